@@ -1,1 +1,1 @@
-"""The terminal app: reads events, sends commands, never imports torch. Not built yet: `cli.run` says so."""
+"""The terminal app: reads a run's events, sends commands to its compiler, and never imports torch."""

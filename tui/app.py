@@ -1,6 +1,6 @@
-"""The app: one canvas, keys in, lines out. What is shown lies in `frame` and `start`, what keys do in `update`.
+"""The app: one canvas, keys in, lines out. `frame` and `start` make what is shown, `update` says what keys do.
 
-Drawn when a key comes, and when events come, at most `HZ` times a second; nothing wakes up inside a timed round.
+It draws when a key comes, and when events come, at most `HZ` times a second; it draws nothing inside a timed round.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from .canvas import Canvas
 from .editing import typed
 from .frame import frame
 from .ink import Ink
-from .scene import Ask, View
+from .scene import Ask, Effect, View
 from .session import Outcome, Session
 from .start import Start
 from .themes import ANSI, PALETTES, textual_themes
-from .update import Effect
 
 POLL_S = 0.1
 """How often the run directory is looked at: one `stat` when nothing is new."""
@@ -35,11 +34,11 @@ SLICE_S = 0.02
 """How long events may be read before keys are looked at again."""
 
 Open = Callable[[Start], "Session | str"]
-"""Opens what was chosen on the start page, or says why it cannot."""
+"""Opens what was chosen on the start page, or returns the sentence that says why it cannot."""
 
 
 class Whole(Screen[None], inherit_bindings=False):
-    """The one screen; its keys are the app's own."""
+    """The toolkit's only screen; its keys are the app's own."""
 
     BINDINGS = []  # noqa: RUF012 - the toolkit's own declaration; empty, so that no key is taken before ours
 
@@ -48,12 +47,12 @@ class Whole(Screen[None], inherit_bindings=False):
         self._canvas = canvas
 
     def compose(self) -> ComposeResult:
-        """One canvas."""
+        """Yield the one canvas."""
         yield self._canvas
 
 
 class CompilerApp(App[int], inherit_bindings=False):
-    """Shows a session, or the start page that opens one."""
+    """The app: it shows a session, or the start page that opens one."""
 
     BINDINGS = []  # noqa: RUF012 - as above
     ENABLE_COMMAND_PALETTE = False
@@ -70,7 +69,7 @@ class CompilerApp(App[int], inherit_bindings=False):
         theme: str = "",
         plain: bool = False,
     ) -> None:
-        """`plain` draws without any colour: with weight, reversal, glyphs and words alone."""
+        """Make the app; `plain` draws without any colour, with weight, reversal, glyphs and words alone."""
         # Only a filter made for the terminal's own colours takes colours out; the other one turns them grey.
         super().__init__(ansi_color=True if plain or theme == ANSI else None)
         for one in textual_themes():
@@ -91,7 +90,7 @@ class CompilerApp(App[int], inherit_bindings=False):
         self._doing: set[asyncio.Task[None]] = set()
 
     def get_default_screen(self) -> Screen[None]:
-        """The toolkit asks for the first screen here."""
+        """Return the only screen, which the toolkit asks for here."""
         return Whole(self.canvas)
 
     def on_mount(self) -> None:
@@ -115,21 +114,21 @@ class CompilerApp(App[int], inherit_bindings=False):
         self.exit(128 + number)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Another size: everything is laid out again."""
+        """Lay everything out again for another size."""
         self._place = replace(self._place, width=event.size.width, height=event.size.height)
         if self.session is not None:
             self.session.view = replace(self.session.view, width=event.size.width, height=event.size.height)
         self._guard(self.draw)
 
     def on_key(self, event: events.Key) -> None:
-        """One key, answered at once."""
+        """Answer one key at once."""
         event.stop()
         event.prevent_default()
         character = event.character if event.is_printable and event.character else ""
         self._guard(lambda: self._key(event.key, character))
 
     def on_paste(self, event: events.Paste) -> None:
-        """Pasted text goes where typing goes; elsewhere it does nothing."""
+        """Put pasted text where typing goes; ignore it elsewhere."""
         event.stop()
         self._guard(lambda: self._pasted(event.text))
 
@@ -181,7 +180,7 @@ class CompilerApp(App[int], inherit_bindings=False):
         task.add_done_callback(self._doing.discard)
 
     async def _effect(self, effect: Effect) -> None:
-        """Do it beside the screen: a compiler may take a while to answer."""
+        """Bring an effect about beside the screen, because a compiler may take a while to answer."""
         session = self.session
         assert session is not None
         try:
@@ -224,7 +223,7 @@ class CompilerApp(App[int], inherit_bindings=False):
         self.canvas.refresh()
 
     def _first(self) -> None:
-        """Behind the skeleton: what can be read at once."""
+        """Read and draw what can be read at once, after the first empty frame."""
         if self.session is not None:
             self.session.poll(SLICE_S)
         self.draw()
@@ -253,7 +252,7 @@ class CompilerApp(App[int], inherit_bindings=False):
     def draw(self) -> None:
         """Lay the screen out and draw what changed of it."""
         if self.session is not None:
-            lines = frame(self.session.scene, self.session.view, self.ink)
+            lines = frame(self.session.scene, self.session.view, self.ink, self.session.screens)
         elif self.start is not None:
             lines = start_page.frame(self.start, self._place, self.ink)
         else:
@@ -273,6 +272,6 @@ class CompilerApp(App[int], inherit_bindings=False):
         self.exit(1)
 
     def _fatal_error(self) -> None:
-        """A defect inside the toolkit's own calls ends the app as one of ours does: it would print pages of locals."""
+        """End the app in order after a defect inside the toolkit's own calls, which would print pages of locals."""
         self.fault = self._exception
         self._close_messages_no_wait()

@@ -1,44 +1,41 @@
-"""What keeps an action from doing anything now, and the command that it sends when nothing does. Pure."""
+"""The actions that ask something of the compiler: refusals, what a person must say first, commands. Pure."""
 
 from __future__ import annotations
 
-from agentcompile.control.actions import ACTIONS, action
-from agentcompile.control.actions import Scene as Judged
-from agentcompile.control.commands import (
-    Approve,
-    ApproveSafe,
-    Cancel,
-    Command,
-    Edit,
-    Override,
-    Pause,
-    Reject,
-    RejectRest,
-    Rerun,
-    Resume,
-    Undo,
-)
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from agentcompile.control import commands
+from agentcompile.control.actions import Scene as Selection
+from agentcompile.control.actions import action
 from agentcompile.ir.template import Params, ParamValue
 from agentcompile.ir.trial import Kernel
 
 from .decided import approval_of
-from .picks import key_of, region_of
-from .regions import placed
-from .scene import Scene, View
-from .tuning import latest
+from .scene import Ask, Call, Scene, Send, Step, View, What
+from .screen import Act, Does, Group, ScreenSpec, called, key_of
+from .trials import latest, placed, region_of
 
-COMMANDS = frozenset(row.name for row in ACTIONS)
+WORKS = ("live", "paused")
+"""The lives of a run that a compiler works on."""
 
 
-def candidate_of(scene: Scene, view: View) -> str:
-    """The candidate that an action means: the row in Tune, what the region runs elsewhere; empty when there is none."""
-    region = target_of(scene, view)
+def target_of(scene: Scene, view: View, screen: ScreenSpec) -> str:
+    """Return the region that an action means."""
+    return key_of(scene, view, screen) if screen.lists == "regions" else region_of(scene, view)
+
+
+def candidate_of(scene: Scene, view: View, screen: ScreenSpec) -> str:
+    """Return the candidate that an action means; empty when there is none.
+
+    Where candidates are listed it is the one under the cursor, elsewhere what the region runs, or its best.
+    """
+    region = target_of(scene, view, screen)
     row = scene.state.row(region)
-    if view.mode == "tune":
-        key = key_of(scene, view, "tune")
-        if key != "running":
-            return key
-        return _under_way(scene, region)
+    if screen.lists == "candidates":
+        key = key_of(scene, view, screen)
+        return key if key != "running" else _under_way(scene, region)
     runs = placed(scene.state).get(region, row.choice if row is not None else None)
     if isinstance(runs, Kernel):
         return runs.candidate.id
@@ -46,110 +43,114 @@ def candidate_of(scene: Scene, view: View) -> str:
 
 
 def _under_way(scene: Scene, region: str) -> str:
-    """The candidate that is judged now: one of this region, else any."""
+    """Return the candidate that is evaluated now: one of this region, else any."""
     row = scene.state.row(region)
     own = row.under_way if row is not None else ()
     return own[-1][0] if own else next(iter(scene.state.under_way), "")
 
 
-def target_of(scene: Scene, view: View) -> str:
-    """The region that an action means."""
-    return key_of(scene, view, "review") if view.mode == "review" else region_of(scene, view)
-
-
-def judged(scene: Scene, view: View, candidate: str = "") -> Judged:
-    """What the compiler's own table of actions judges by."""
-    chosen = candidate or candidate_of(scene, view)
-    return Judged(
-        state=scene.state, live=scene.life in ("live", "paused"), region=target_of(scene, view), candidate=chosen
-    )
-
-
-def refusal(name: str, scene: Scene, view: View) -> str:
-    """Why an action does nothing now; empty when it does."""
-    if name in ("check", "replay"):
-        return _lock_refusal(scene)
-    if name in ("source", "diff") and view.mode != "lock":
-        return "" if candidate_of(scene, view) else "Select a candidate first."
-    if name == "source":
-        return "" if scene.lock_text else "No lock was written yet."
-    if name not in COMMANDS:
-        return ""
+def unchangeable(scene: Scene) -> str:
+    """Return why nothing of what is shown can be changed; empty when it can."""
     if scene.speed:
         return "This is a past run, shown again: nothing in it can be changed."
-    if not scene.path:
-        return "This is a lock without its run: only check and replay are possible."
-    if name == "pause":
-        return _pause_refusal(scene)
-    if name == "cancel":
-        return action(name).why_not(judged(scene, view, _under_way(scene, target_of(scene, view))))
-    if name == "override" and view.mode == "review":
-        return "" if choices(scene, view) else "No other candidate of this region passed every check."
-    return action(name).why_not(judged(scene, view))
+    return "" if scene.path else "This is a lock without its run: only check and replay are possible."
 
 
-def _pause_refusal(scene: Scene) -> str:
-    if scene.life in ("live", "paused") or scene.state.status != "finished":
-        return ""
-    return "The run is finished."
+def refusal(name: str, scene: Scene, region: str, candidate: str) -> str:
+    """Return why a command on a region and a candidate would do nothing now; empty when it would do something."""
+    selection = Selection(state=scene.state, live=scene.life in WORKS, region=region, candidate=candidate)
+    return unchangeable(scene) or action(name).why_not(selection)
 
 
-def _lock_refusal(scene: Scene) -> str:
-    if scene.replay is not None and scene.replay.exit_code is None:
-        return f"A {scene.replay.what} is under way."
-    return "" if scene.lock_path and scene.lock_text else "No lock was written yet."
+def _refused(name: str, scene: Scene, view: View, screen: ScreenSpec) -> str:
+    region = target_of(scene, view, screen)
+    candidate = _under_way(scene, region) if name == "cancel" else candidate_of(scene, view, screen)
+    return refusal(name, scene, region, candidate)
 
 
-def choices(scene: Scene, view: View) -> list[tuple[str, str]]:
-    """Candidates that may stand in for what the region runs: id and label, the fastest first."""
-    region = target_of(scene, view)
-    found = []
-    for id, one in latest(scene.state, region).items():
-        verdict = one.trial.verdict
-        if verdict.kind == "measured" and not action("override").why_not(judged(scene, view, id)):
-            m = verdict.measurement
-            found.append((m.median_ns, id, f"{one.trial.candidate.label}  {m.speedup:.2f}×"))
-    return [(id, label) for _, id, label in sorted(found)]
+def commanded(name: str, does: Does, group: Group = "decide", more: str = "") -> Act:
+    """Return an action that the compiler knows: its key, label, help and refusals are those of the compiler's table."""
+    row = action(name)
+    return Act(name, (row.key,), row.help + more, does, partial(_refused, name), group, row.label.lower())
 
 
-def command(
-    name: str, scene: Scene, view: View, *, reason: str = "", candidate: str = "", params: Params = ()
-) -> Command:
-    """The command of an action on what is selected; KeyError for an action that sends none."""
-    region = target_of(scene, view)
-    chosen = candidate or candidate_of(scene, view)
-    match name:
-        case "pause":
-            return Resume() if scene.life == "paused" else Pause()
-        case "cancel":
-            return Cancel(candidate=candidate or _under_way(scene, region))
-        case "rerun":
-            return Rerun(candidate=chosen)
-        case "edit":
-            return Edit(candidate=chosen, params=params)
-        case "approve":
-            return Approve(region=region, approval=approval_of(scene.state, region))
-        case "reject":
-            return Reject(region=region, reason=reason)
+def _sent(makes: Callable[[Scene, str, str], commands.Command]) -> Does:
+    """Return the effect of an action whose command is made of a region and a candidate."""
+
+    def does(scene: Scene, view: View, screen: ScreenSpec) -> Step:
+        made = makes(scene, target_of(scene, view, screen), candidate_of(scene, view, screen))
+        return Step(view=view, effects=(Send(command=made),))
+
+    return does
+
+
+def _paused(scene: Scene, view: View, screen: ScreenSpec) -> Step:
+    if scene.life not in WORKS:
+        return Step(view=view, effects=(Call(what="resume"),))
+    return Step(view=view, effects=(Send(command=commands.Resume() if scene.life == "paused" else commands.Pause()),))
+
+
+def _not_paused(scene: Scene, view: View, screen: ScreenSpec) -> str:
+    ended = scene.life not in WORKS and scene.state.status == "finished"
+    return unchangeable(scene) or ("The run is finished." if ended else "")
+
+
+def _asks(name: str, title: str) -> Does:
+    """Return the effect of an action that asks for a reason; `title` has a place for the region's name."""
+
+    def does(scene: Scene, view: View, screen: ScreenSpec) -> Step:
+        row = scene.state.row(target_of(scene, view, screen))
+        subject = candidate_of(scene, view, screen)
+        ask = Ask(action=name, title=title.format(row.name if row else ""), subject=subject)
+        return Step(view=replace(view, overlay=ask))
+
+    return does
+
+
+def _edited(scene: Scene, view: View, screen: ScreenSpec) -> Step:
+    candidate = candidate_of(scene, view, screen)
+    params = _params(scene, target_of(scene, view, screen), candidate)
+    text = " ".join(f"{name}={value}" for name, value in params)
+    ask = Ask(action="edit", title="Parameters:", text=text, at=len(text), subject=candidate)
+    return Step(view=replace(view, overlay=ask))
+
+
+def _written(scene: Scene, view: View, screen: ScreenSpec) -> Step:
+    return Step(view=replace(view, mode="lock"), effects=(Call(what="write"),))
+
+
+def answered(scene: Scene, view: View, screen: ScreenSpec, ask: Ask) -> Step:
+    """Return what follows from the answer to a question of one of these actions: its command, or the question again.
+
+    Raises:
+        AssertionError: none of these actions asks this.
+    """
+    region, text = target_of(scene, view, screen), ask.text.strip()
+    command: commands.Command
+    match ask.action:
+        case "override" if not text:
+            return Step(view=replace(view, overlay=replace(ask, title="A reason is needed; the lock keeps it:")))
         case "override":
-            return Override(region=region, candidate=chosen, reason=reason)
-        case "undo":
-            return Undo()
-        case "approve-safe":
-            return ApproveSafe()
-        case "reject-rest":
-            return RejectRest(reason=reason)
+            command = commands.Override(region=region, candidate=ask.subject, reason=text)
+        case "reject":
+            command = commands.Reject(region=region, reason=text)
+        case "edit":
+            params = params_in(text, _params(scene, region, ask.subject))
+            if isinstance(params, str):
+                return Step(view=replace(view, overlay=replace(ask, title=f"{params} Parameters:")))
+            command = commands.Edit(candidate=ask.subject, params=params)
         case _:
-            raise KeyError(name)
+            raise AssertionError(f"{ask.action} was never asked")
+    return Step(view=view, effects=(Send(command=command),))
 
 
-def params_text(params: Params) -> str:
-    """Parameters as a person edits them: ``ROWS=4 AHEAD=2048``."""
-    return " ".join(f"{name}={value}" for name, value in params)
+def _params(scene: Scene, region: str, candidate: str) -> Params:
+    one = latest(scene.state, region).get(candidate)
+    return one.candidate.params if one else ()
 
 
 def params_in(text: str, old: Params) -> Params | str:
-    """Parameters from what was typed, all of them in the template's order; or what is wrong with it."""
+    """Return the parameters that were typed, all of them in the template's order; or what is wrong with the text."""
     given: dict[str, str] = {}
     for word in text.replace(",", " ").split():
         name, _, wanted = word.partition("=")
@@ -169,3 +170,36 @@ def params_in(text: str, old: Params) -> Params | str:
         else:
             return f"{name}={new}: a whole number is needed."
     return tuple(found)
+
+
+def _program(what: What, key: str, help: str) -> Act:
+    """Return an action that shows the program of a candidate, by itself or as a difference."""
+
+    def does(scene: Scene, view: View, screen: ScreenSpec) -> Step:
+        return Step(view=view, effects=(Call(what=what, text=candidate_of(scene, view, screen)),))
+
+    def why_not(scene: Scene, view: View, screen: ScreenSpec) -> str:
+        return "" if candidate_of(scene, view, screen) else "Select a candidate first."
+
+    return Act(what, (key,), help, does, why_not)
+
+
+APPROVE = commanded(
+    "approve",
+    _sent(lambda scene, region, _: commands.Approve(region=region, approval=approval_of(scene.state, region))),
+)
+REJECT = commanded("reject", _asks("reject", "Why not {}? (may be empty)"))
+OVERRIDE = commanded("override", _asks("override", "Why should {} run this?"))
+EDIT = commanded("edit", _edited)
+UNDO = commanded("undo", _sent(lambda *_: commands.Undo()))
+APPROVE_SAFE = commanded("approve-safe", _sent(lambda *_: commands.ApproveSafe()))
+REJECT_REST = commanded("reject-rest", _sent(lambda *_: commands.RejectRest()))
+PAUSE = replace(commanded("pause", _paused, "run", "; then go on, also where it had stopped"), why_not=_not_paused)
+CANCEL = commanded(
+    "cancel", _sent(lambda scene, region, _: commands.Cancel(candidate=_under_way(scene, region))), "run"
+)
+RERUN = commanded("rerun", _sent(lambda scene, _, candidate: commands.Rerun(candidate=candidate)), "run")
+WRITE = commanded("write", _written, "run")
+STOP = commanded("stop", called("stop"), "app")
+SOURCE = _program("source", "v", "the candidate's program; in Lock, the file")
+DIFF = _program("diff", "D", "its program beside that of what runs now")

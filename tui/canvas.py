@@ -1,4 +1,4 @@
-"""One widget that shows lines, and draws again only those that changed."""
+"""The one widget: it shows lines, and draws again only those that changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .themes import look
 
 
 class Canvas(Widget):
-    """The whole screen. `show` takes exactly as many lines as there are rows."""
+    """The whole terminal; `show` takes exactly as many lines as it has rows."""
 
     DEFAULT_CSS = "Canvas { width: 100%; height: 100%; }"
     can_focus = False
@@ -41,7 +41,7 @@ class Canvas(Widget):
             self.refresh(*changed)
 
     def render_line(self, y: int) -> Strip:
-        """One row as segments."""
+        """Return one row as the toolkit's segments."""
         if y >= len(self.lines):
             return Strip.blank(self.size.width, look(self.app.theme, "", self.app.no_color))
         plain, theme = self.app.no_color, self.app.theme

@@ -1,4 +1,4 @@
-"""What stands around every mode: the title, the stages, the modes, the last line of keys. Pure."""
+"""What stands around every screen: the title, the stages, the screens' names, the last line of keys. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from agentcompile.runs.progress import TIMED, StageRow, State
 from agentcompile.runs.tables import duration, pace_line
 
 from .ink import Ink, Line, Span, Style, line
-from .scene import MODES, Scene, View
+from .scene import Scene
+from .screen import Screens, ScreenSpec
 
 FLOW: tuple[FlowStage, ...] = (
     "capture", "probe", "partition", "space", "advise", "search", "choose", "cover", "admit", "lock",
@@ -25,11 +26,10 @@ _LIVES: dict[str, Span] = {
     "stopped": ("‖ stopped", "warn"),
     "review": ("? your review", "warn"),
 }
-TITLES = {"regions": "Regions", "tune": "Tune", "review": "Review", "lock": "Lock", "log": "Log"}
 
 
 def life_of(scene: Scene) -> Span:
-    """How the run is: glyph and word."""
+    """Return the condition of the run as glyph and word."""
     state = scene.state
     if scene.speed:
         return f"▸ again at {scene.speed:g}×", "accent"
@@ -45,7 +45,7 @@ def life_of(scene: Scene) -> Span:
 
 
 def title(scene: Scene, width: int, ink: Ink) -> Line:
-    """The product, the model and its target, and how the run is."""
+    """Return the first line: the product, the model and its target, and the condition of the run."""
     state = scene.state
     model = state.model.rstrip("/").rpartition("/")[2] or scene.run or "no run"
     facts = [model]
@@ -76,7 +76,7 @@ def _minutes(seconds: float) -> str:
 
 
 def stages(state: State, width: int, ink: Ink) -> Line:
-    """The flow from left to right: done, now, ahead. What does not fit loses its seconds first, then its word."""
+    """Return the stages, done, under way and ahead; where they do not fit without their seconds, then without names."""
     spans: list[Span] = []
     for rich in (3, 2, 1, 0):
         spans = _stage_spans(state, rich)
@@ -106,23 +106,22 @@ def _stage_spans(state: State, rich: int) -> list[Span]:
     return spans
 
 
-def tabs(view: View, note: str, width: int, ink: Ink) -> Line:
-    """The five modes, the present one marked, and a note at the right: what is filtered or sorted."""
+def tabs(screens: Screens, shown: ScreenSpec, note: str, width: int, ink: Ink) -> Line:
+    """Return the screens, the one that is shown marked, and a note at the right: what is filtered or sorted."""
     spans: list[Span] = [(" ", "")]
-    for number, mode in enumerate(MODES, 1):
-        on = mode == view.mode
-        spans.append((f" {number} {TITLES[mode]} ", "bar" if on else "dim"))
+    for number, screen in enumerate(screens, 1):
+        spans.append((f" {number} {screen.title} ", "bar" if screen is shown else "dim"))
     used = sum(ink.width(text) for text, _ in spans)
     return line(*spans, (ink.fit(note, max(width - used - 1, 0), right=True), "dim"), " ")
 
 
 def rule(width: int, ink: Ink) -> Line:
-    """A line across."""
+    """Return a line across."""
     return line((ink.text("─") * width, "rule"))
 
 
 def keys(shown: Sequence[tuple[str, str, bool]], width: int, ink: Ink) -> Line:
-    """The last line: keys with their labels, those that do nothing now dimmed; it always ends `? help  q quit`."""
+    """Return the last line: keys with their labels, dimmed where they do nothing now; it ends with `? help  q quit`."""
     end: list[Span] = [("?", "key"), (" help  ", ""), ("q", "key"), (" quit ", "")]
     room = width - sum(ink.width(text) for text, _ in end) - 1
     spans: list[Span] = [(" ", "")]

@@ -1,4 +1,4 @@
-"""`agentcompile tui [MODEL | RUN | LOCK]`: an entry point of the group ``agentcompile.verbs``."""
+"""The verb `agentcompile tui [MODEL | RUN | LOCK]`, an entry point of the group ``agentcompile.verbs``."""
 
 from __future__ import annotations
 
@@ -21,35 +21,24 @@ if TYPE_CHECKING:
     from .start import Start
 
 USAGE = "agentcompile tui [MODEL | RUN | LOCK]"
-THEMES = {
-    "dark": "agentcompile-dark",
-    "light": "agentcompile-light",
-    "ansi": "agentcompile-ansi",
-    "contrast": "agentcompile-contrast",
-}
+THEMES = ("dark", "light", "ansi", "contrast")
 _FLAGS = (
-    "target",
-    "context",
-    "batch",
-    "threads",
-    "advisor",
-    "strategy",
-    "budget",
-    "seconds",
-    "seed",
-    "out",
-    "templates",
-)
+    "target", "context", "batch", "threads", "advisor", "strategy", "budget", "seconds", "seed", "out", "templates",
+)  # fmt: skip
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override] # it never returns
-        """Refuse as the rest of the command line does."""
+        """Refuse an argument as the rest of the command line does.
+
+        Raises:
+            AgentCompileError: always (usage).
+        """
         raise AgentCompileError(f"tui: {message}", hint="see `agentcompile tui --help`")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The arguments of the verb; settings of a new compile are handed on as they are."""
+    """Return the parser of the verb's arguments; settings of a new compile are handed on as they are."""
     made = _Parser(
         prog="agentcompile tui",
         usage=f"{USAGE} [OPTIONS]",
@@ -67,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--speed", type=float, default=0.0, metavar="X", help="show a past run again, X times as fast as it was"
     )
-    made.add_argument("--theme", choices=tuple(THEMES), default="dark", help="the colours; t changes them")
+    made.add_argument("--theme", choices=THEMES, default="dark", help="the colours; t changes them")
     made.add_argument(
         "--ascii", action="store_true", help="no glyphs beyond ASCII; the default where the locale is not UTF-8"
     )
@@ -82,7 +71,9 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: Sequence[str]) -> int:
     """Open the app, and return an exit code once it was left.
 
-    Raises AgentCompileError (usage) where there is no terminal to draw on, with the headless command.
+    Raises:
+        AgentCompileError: the speed is not allowed, or there is no terminal to draw on; the hint then is the headless
+            command (usage).
     """
     asked = parser().parse_args(list(arguments))
     if not 0 <= asked.speed < math.inf:
@@ -101,7 +92,7 @@ def _needs_terminal(what: str, flags: Flags) -> None:
 
 
 def headless(what: str, flags: Flags) -> str:
-    """The command that does the same without a screen."""
+    """Return the command that does the same without a screen."""
     given = as_arguments(flags)
     path = Path(what)
     if what and (path / "options.json").exists():
@@ -112,7 +103,7 @@ def headless(what: str, flags: Flags) -> str:
 
 
 def speaks_unicode() -> bool:
-    """Whether the locale's characters are UTF-8."""
+    """Return whether the locale's characters are UTF-8."""
     try:
         locale.setlocale(locale.LC_CTYPE, "")
     except locale.Error:
@@ -144,7 +135,7 @@ def _show(asked: argparse.Namespace, options: Options, flags: Flags) -> int:
 
     ink = Ink(ascii=asked.ascii or not speaks_unicode())
     app = CompilerApp(
-        session=session, start=start, open=choose, ink=ink, theme=THEMES[asked.theme], plain=not terminal()[1]
+        session=session, start=start, open=choose, ink=ink, theme=f"agentcompile-{asked.theme}", plain=not terminal()[1]
     )
     code = app.run(mouse=False)
     if app.fault is not None:

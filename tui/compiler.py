@@ -1,8 +1,9 @@
-"""The compiler as a process of its own: started in its own group, so that it outlives the app and its terminal."""
+"""The compiler as a process: it is started in a group of its own, so that it outlives the app and its terminal."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import shutil
@@ -21,26 +22,25 @@ from agentcompile.runs.session import environment_error
 from .feed import STDERR
 from .scene import Replay
 
-LEAVE_S = 0.7
-"""How long a compiler that is told to stop may take before the app leaves without its answer."""
 BEGINS = "$ agentcompile "
-"""Before what a compiler says: which one."""
+"""How the line begins that tells a compiler's stderr from that of the one before it."""
 FULL_BYTES = 64 << 10
-"""A disk with less room than this is why a compiler ended that could not say so."""
+"""Room on a disk below which a compiler that ended without a word is taken to have filled it."""
 SAID = 200
 """Lines of a replay's output that are kept."""
 
 
 def headless(arguments: Sequence[str]) -> list[str]:
-    """The command of this same installation."""
+    """Return the command line of this same installation."""
     return [sys.executable, "-m", "agentcompile", *arguments]
 
 
 def start(run: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start a compiler that works in `run`; what it says beside its events goes to a file there.
+    """Start a compiler that works in `run`; its stderr goes to a file there.
 
-    Raises AgentCompileError (environment) when the folder cannot be written.
-    """
+    Raises:
+        AgentCompileError: the folder cannot be written (environment).
+    """  # noqa: DOC501, RUF100
     try:
         run.mkdir(parents=True, exist_ok=True)
         with (run / STDERR).open("ab", buffering=0) as said:
@@ -57,15 +57,17 @@ def start(run: Path, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
 
 
 def end(process: subprocess.Popen[bytes] | None) -> None:
-    """Ask a process of ours and its group to end; nothing when it has."""
+    """Ask a process of ours and its group to end; do nothing when it has ended."""
     if process is not None and process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
 
 
 def why_gone(run: Path, said: Sequence[str]) -> str:
-    """Why a compiler ended that did not write it into its run, as far as can be told from outside: by its stderr, whose
-    lines are `said`, or by the room on its disk. Empty when nothing tells."""
+    """Return why a compiler ended that did not write the reason into its run; empty when nothing tells.
+
+    The reason is seen from outside: in its stderr, whose lines are `said`, or in the room on its disk.
+    """
     last = next((at for at in reversed(range(len(said))) if said[at].startswith(BEGINS)), -1)
     if errors := [text for text in said[last + 1 :] if text.startswith(_ERRORS)]:
         return " ".join(errors)
@@ -77,11 +79,11 @@ def why_gone(run: Path, said: Sequence[str]) -> str:
 
 
 _ERRORS = ("error: ", "hint: ")
-"""How `exits` begins what it says of an error."""
+"""How the command line begins the lines of an error."""
 
 
 class LockRunner:
-    """`agentcompile replay` as a process whose events are folded as they come."""
+    """A process of `agentcompile replay`, whose events are folded as they come."""
 
     def __init__(self, arguments: Sequence[str], replay: Replay) -> None:
         self._replay = replay
@@ -103,12 +105,10 @@ class LockRunner:
             os.set_blocking(stream.fileno(), False)
 
     def poll(self) -> Replay:
-        """How far it is."""
+        """Return how far it is."""
         code = self._process.poll()
         for line in self._lines("out"):
             try:
-                import json
-
                 self._state = progress.apply(self._state, decode(json.loads(line)))
             except (ValueError, CodecError):
                 self._said.append(clean(line))
@@ -126,7 +126,7 @@ class LockRunner:
         return [text for line in lines if (text := line.decode("utf-8", "replace").strip())]
 
     def end(self) -> None:
-        """End it with its group and close its pipes."""
+        """End the process with its group, and close its pipes."""
         end(self._process)
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
@@ -134,12 +134,16 @@ class LockRunner:
 
 
 def model_flags(model: str) -> list[str]:
-    """`--model` for a lock whose run knows where its checkpoint is."""
+    """Return the flag `--model` for a lock whose run knows where its checkpoint is; none otherwise."""
     return ["--model", model] if model.startswith("preset:") or (model and Path(model).is_dir()) else []
 
 
 def lock_lines(path: Path) -> tuple[str, ...]:
-    """The text of a lock; AgentCompileError when it cannot be read."""
+    """Return the lines of a lock.
+
+    Raises:
+        AgentCompileError: the file cannot be read.
+    """
     try:
         return tuple(clean(path.read_text(encoding="utf-8"), 2_000_000, lines=True).split("\n"))
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Keys by name, and one line that a person types: what each key makes of it. Pure."""
+"""The names of keys, and the one line that a person types and edits. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ LONGEST = 500
 
 
 def named(key: str, character: str) -> str:
-    """A key as the tables write it: what it types, or its name."""
+    """Return a key as the tables write it: the character that it types, or its name."""
     return character if character.strip() else key
 
 
 def edited(ask: Ask, key: str, character: str) -> Ask:
-    """The answer after a key; a key that types nothing and edits nothing changes nothing."""
+    """Return the answer after a key; a key that types nothing and edits nothing changes nothing."""
     text, at = ask.text, ask.at
     match key:
         case "backspace" | "ctrl+h":
@@ -44,7 +44,7 @@ def edited(ask: Ask, key: str, character: str) -> Ask:
 
 
 def typed(ask: Ask, characters: str) -> Ask:
-    """The answer with `characters` at the cursor: typed, or pasted."""
+    """Return the answer with `characters`, typed or pasted, at the cursor."""
     more = clean(characters, LONGEST)
     if not more or len(ask.text) + len(more) > LONGEST:
         return ask

@@ -1,4 +1,4 @@
-"""Follows a run from outside: its events in slices that leave the screen alive, its compiler's stderr, its life.
+"""A run followed from outside: its events in slices that leave the screen alive, its compiler's stderr, its life.
 
 In: a run directory. Out: what a `Scene` says of the run. Invariant: `poll` takes no longer than it was allowed,
 so a run of a hundred thousand events streams in while keys still work.
@@ -30,7 +30,7 @@ ALIVE_S = 0.5
 
 
 class Feed:
-    """One run, read as it grows. `speed` above 0 shows a past one again at that speed."""
+    """One run, read as it grows; `speed` above 0 shows a past run again at that speed."""
 
     def __init__(self, path: Path, *, speed: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         self.path = path
@@ -40,7 +40,7 @@ class Feed:
         self.fault = ""
         self.advice: dict[str, Advice] = {}
         self.timing = False
-        """Whether the last event says that candidates are being timed: nothing is drawn then until the next one."""
+        """Whether the last event says that candidates are being timed; then nothing is drawn until the next event."""
         self._clock = clock
         self._begin = clock()
         self._follower = Follower(self.run, clock=clock)
@@ -69,11 +69,11 @@ class Feed:
 
     @property
     def elapsed_s(self) -> float:
-        """From the first event to the newest, by their own clocks: it stands still while nothing happens."""
+        """The time from the first event to the newest by their own clocks; it stands still while nothing happens."""
         return max(0.0, (self._last_ms - self._first_ms) / 1000)
 
     def poll(self, budget_s: float = 0.03) -> bool:
-        """Read what is new for at most about `budget_s`; returns whether anything was."""
+        """Read what is new for at most about `budget_s`, and return whether anything was."""
         if self.fault:
             return False
         try:
@@ -86,7 +86,7 @@ class Feed:
         return self._stderr() or news
 
     def _check(self) -> None:
-        """A run of a newer version is refused before its events are read."""
+        """Refuse a run of a newer version before its events are read."""
         if not self._checked and (self.path / OPTIONS).exists():
             self.run.options()
             self._checked = True
@@ -151,7 +151,7 @@ class Feed:
         return self._alive[1]
 
     def life(self, starting: bool = False) -> Life:
-        """Whether a compiler works on the run; `starting` says that one was just begun."""
+        """Return whether a compiler works on the run; `starting` says that one was just begun."""
         if self.speed:
             return "ended"
         now = self._clock()

@@ -1,4 +1,4 @@
-"""What lies around that can be opened: model directories, presets, past runs, locks; and what an argument means."""
+"""What can be opened here: model directories, presets, past runs and locks; and what an argument means."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEPTH = 3
 MOST = 200
 """Entries of a kind that are named."""
 LAST_BYTES = 16 << 10
-"""The end of a run's events in which its last line lies."""
+"""Bytes at the end of a run's events that hold its last line."""
 SKIPPED = ("node_modules", "__pycache__", "site-packages", "build", "dist")
 LOCKS = ".lock.toml"
 
@@ -28,9 +28,10 @@ What = Literal["model", "run", "lock"]
 
 
 def meaning(argument: str, runs: Path) -> tuple[What, Path]:
-    """What `argument` names: a checkpoint, a run (by folder or by name among `runs`), or a lock.
+    """Return what `argument` names: a checkpoint, a run (by folder or by name among `runs`), or a lock.
 
-    Raises AgentCompileError (usage) for what is none of these.
+    Raises:
+        AgentCompileError: it names none of these (usage).
     """
     if argument.startswith("preset:"):
         return "model", Path(argument)
@@ -47,7 +48,7 @@ def meaning(argument: str, runs: Path) -> tuple[What, Path]:
 
 
 def start_of(options: Options, cwd: Path) -> Start:
-    """The start page for this place: everything found, and the settings as they stand."""
+    """Return the start page for this folder: everything found, and the settings as they stand."""
     found = [*_models(options, cwd), *_presets(), *_runs(options.runs), *_locks(cwd)]
     values = {name: str(getattr(options, name)) for name in FIELDS}
     defaults = {setting.name: str(setting.default) for setting in SETTINGS if setting.name in FIELDS}
@@ -60,7 +61,7 @@ def start_of(options: Options, cwd: Path) -> Start:
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
-    """Folders below `folder`, itself first; what cannot be read is left out."""
+    """Yield the folders below `folder`, itself first; those that cannot be read are left out."""
     yield folder
     if depth == 0:
         return
@@ -103,17 +104,14 @@ def _presets() -> list[Found]:
     names: list[str] = []
     for entry in entry_points(group="agentcompile.models"):
         names += list(entry.load())
+    about = "a published shape, random weights, made on first use"
     return [
-        Found(kind="preset", name=f"preset:{name}", argument=f"preset:{name}", about=_preset(name)) for name in names
-    ]
-
-
-def _preset(name: str) -> str:
-    return (
-        "the trained checkpoint that ships"
-        if name == "sample"
-        else "a published shape, random weights, made on first use"
-    )
+        Found(
+            kind="preset", name=f"preset:{name}", argument=f"preset:{name}",
+            about="the trained checkpoint that ships" if name == "sample" else about,
+        )
+        for name in names
+    ]  # fmt: skip
 
 
 def _runs(runs: Path) -> list[Found]:
@@ -133,7 +131,7 @@ def _runs(runs: Path) -> list[Found]:
 
 
 def _ended(path: Path) -> str:
-    """How a run ended, by the last line of its events: folding hundreds of runs would take seconds."""
+    """Return how a run ended, by the last line of its events: folding hundreds of runs would take seconds."""
     try:
         with (path / session.EVENTS).open("rb") as file:
             file.seek(0, 2)

@@ -1,4 +1,4 @@
-"""Settings as they are handed on to the compiler: by name, and as arguments of its command line."""
+"""Settings as they are handed on to the compiler, by name and as arguments of its command line."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ Flags = Mapping[str, str | list[str]]
 
 
 def as_arguments(flags: Flags) -> list[str]:
-    """``--name=value`` for each, so that a value that begins with a dash stays one."""
+    """Return ``--name=value`` for each setting, so that a value that begins with a dash stays a value."""
     pairs = [(name, one) for name, value in flags.items() for one in (value if isinstance(value, list) else [value])]
     return [f"--{name.replace('_', '-')}={value}" for name, value in pairs]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import chrome, locking, logs, regions, review, tuning
-from .constraints import worth
+from . import chrome
+from .decided import changes
 from .grid import table
 from .ink import BLANK, Ink, Line, Span, beside, line, shaped
-from .keys import Offer, footer, offers
-from .picks import columns, cursor, key_of, region_of, rows
-from .scene import LEAST, Ask, Mode, Page, Palette, Pick, Scene, View
+from .keys import Offer, footer, narrowed, offers
+from .scene import LEAST, Ask, Page, Palette, Pick, Scene, View
+from .screen import Screens, ScreenSpec, cursor, key_of, rows, shown
+from .screens import SCREENS
 from .source import colours
 
 HEAD = 4
@@ -19,53 +20,45 @@ FOOT = 2
 """Lines below it: what was said last, and the keys."""
 SAID = 3
 """Lines that what was said may take, at the cost of the body."""
-_SIDE = {"regions": 44, "tune": 44, "review": 42, "lock": 42, "log": 50}
-"""Columns of the detail pane of a mode, on a screen of 120; it grows with the screen."""
-_EMPTY: dict[Mode, str] = {
-    "regions": "No regions yet: they appear when the model is cut.",
-    "tune": "No candidate was tried in this region yet.",
-    "review": "No plan yet.",
-    "lock": "Nothing to lock yet.",
-    "log": "Nothing was said yet.",
-}
 
 
-def frame(scene: Scene, view: View, ink: Ink) -> list[Line]:
-    """`view.height` lines of `view.width` cells."""
-    width, height = view.width, view.height
+def frame(scene: Scene, view: View, ink: Ink, screens: Screens = SCREENS) -> list[Line]:
+    """Return the whole terminal: `view.height` lines of `view.width` cells."""
+    width, height, screen = view.width, view.height, shown(screens, view)
     if width < LEAST[0] or height < LEAST[1]:
-        return _too_small(width, height, ink)
+        return too_small(width, height, ink)
     alone = not scene.path and bool(scene.lock_path)
     head = [
         chrome.title(scene, width, ink),
         chrome.stages(scene.replay.state if alone and scene.replay else scene.state, width, ink),
-        chrome.tabs(view, _note(scene, view), width, ink),
+        chrome.tabs(screens, screen, _note(scene, view, screen), width, ink),
         chrome.rule(width, ink),
     ]
     said = _said(scene, view, width, ink)
     room = height - HEAD - FOOT + 1 - len(said)
-    body = _overlay(scene, view, width, room, ink) or _body(scene, view, width, room, ink)
-    foot = [*said, chrome.keys(footer(scene, view), width, ink)]
+    body = _overlay(scene, view, width, room, ink, screens) or _body(scene, view, screen, width, room, ink, screens)
+    foot = [*said, chrome.keys(footer(scene, view, screens), width, ink)]
     return shaped([*head, *shaped(body, width, room, ink), *foot], width, height, ink)
 
 
-def _too_small(width: int, height: int, ink: Ink) -> list[Line]:
+def too_small(width: int, height: int, ink: Ink) -> list[Line]:
+    """Return the whole of a terminal that has no room for the app."""
     text = f"agentcompile needs {LEAST[0]}×{LEAST[1]}; this terminal is {width}×{height}. Make it larger; q quits."
     return shaped([line((piece, "warn")) for piece in ink.wrap(text, max(width, 1))], width, height, ink)
 
 
-def _note(scene: Scene, view: View) -> str:
+def _note(scene: Scene, view: View, screen: ScreenSpec) -> str:
     notes = []
-    if wanted := view.filter.get(view.mode):
+    if wanted := view.filter.get(screen.name):
         notes.append(f"filter: {wanted}")
-    sort, heads = view.sort.get(view.mode, -1), [column.head for column in columns(scene, view.mode)]
-    if 0 <= sort < len(heads):
-        notes.append(f"by {heads[sort]}")
+    sort, columns = view.sort.get(screen.name, -1), screen.columns(scene)
+    if 0 <= sort < len(columns):
+        notes.append(f"by {columns[sort].head}")
     return " · ".join(notes)
 
 
 def _said(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
-    """What was said last, or how the run stands: one line, a few where it is long."""
+    """Return what was said last, or how the run stands: one line, a few where it is long."""
     if isinstance(view.overlay, Ask):
         return [ask_line(view.overlay, width, ink)]
     text, style = _news(scene, view)
@@ -86,7 +79,7 @@ def _news(scene: Scene, view: View) -> Span:
             "bad",
         )
     if scene.state.status == "review":
-        waits = sum(change.decided.open for change in review.changes(scene.state))
+        waits = sum(change.decided.open for change in changes(scene.state))
         if waits:
             return f"{waits} regions wait for you: 3 shows them, y approves, a approves all that is safe.", "warn"
         return "All is decided: W writes the lock.", "good"
@@ -97,7 +90,7 @@ def _news(scene: Scene, view: View) -> Span:
 
 
 def ask_line(ask: Ask, width: int, ink: Ink) -> Line:
-    """A question with the answer so far and the place where typing goes on."""
+    """Return a question with the answer so far and the place where typing goes on."""
     title = f" {ask.title} "
     room = max(width - ink.width(title) - 2, 8)
     before, after = ask.text[: ask.at], ask.text[ask.at :]
@@ -107,54 +100,51 @@ def ask_line(ask: Ask, width: int, ink: Ink) -> Line:
     return line((title, "accent"), before, (at, "bar"), rest[: max(room - ink.width(before), 0)])
 
 
-def _overlay(scene: Scene, view: View, width: int, height: int, ink: Ink) -> list[Line]:
+def _overlay(scene: Scene, view: View, width: int, height: int, ink: Ink, screens: Screens) -> list[Line]:
     match view.overlay:
-        case Palette(text=text, cursor=at):
-            return palette(text, at, offers(scene, view), width, height, ink)
+        case Palette() as palette:
+            return _palette(palette, offers(scene, view, screens), height, ink)
         case Page() as page:
-            return shown(page, width, height, ink)
+            return _page(page, width, height, ink)
         case Pick() as pick:
-            return picking(pick, width, height, ink)
+            return _picking(pick, width, height, ink)
         case _:
             return []
 
 
-def palette(text: str, at: int, able: Sequence[Offer], width: int, height: int, ink: Ink) -> list[Line]:
-    """The actions whose name holds what was typed; those that do nothing now say why."""
-    found = narrowed(able, text)
-    lines = [line((" : ", "accent"), text, (" ", "bar"), ("   enter does it, escape leaves", "dim")), BLANK]
-    start = max(0, min(at - (height - 4) // 2, len(found) - (height - 3)))
-    for number, offer in enumerate(found[start : start + height - 3], start):
-        chosen = number == at
-        name: Span = (
-            f" {ink.fit(offer.keys, 9)} {ink.fit(offer.label, 20)} ",
-            "bar" if chosen else "" if offer.able else "dim",
-        )
-        lines.append(line(("▌" if chosen else " ", "accent"), name, " ", (offer.why or offer.help, "dim")))
-    return lines if found else [*lines, line(("   no action is called so", "dim"))]
+def _palette(palette: Palette, able: Sequence[Offer], height: int, ink: Ink) -> list[Line]:
+    """Return the actions whose name holds what was typed; those that do nothing now say why."""
+    head = line((" : ", "accent"), palette.text, (" ", "bar"), ("   enter does it, escape leaves", "dim"))
+    rows: list[tuple[Span, str]] = [
+        ((f" {ink.fit(' '.join(act.keys[:2]), 9)} {ink.fit(act.label, 20)} ", "dim" if why else ""), why or act.help)
+        for act, why in narrowed(able, palette.text)
+    ]
+    return (
+        _listed(head, rows, palette.cursor, height)
+        if rows
+        else [head, BLANK, line(("   no action is called so", "dim"))]
+    )
 
 
-def picking(pick: Pick, width: int, height: int, ink: Ink) -> list[Line]:
-    """A list to choose from, with a mark at the cursor."""
-    lines = [line((f" {pick.title}", "title"), ("   enter takes it, escape leaves", "dim")), BLANK]
-    start = max(0, min(pick.cursor - (height - 4) // 2, len(pick.options) - (height - 3)))
-    for number, (_, label) in enumerate(pick.options[start : start + height - 3], start):
-        chosen = number == pick.cursor
-        text: Span = (f" {ink.fit(label, width - 4)}", "bar" if chosen else "")
-        lines.append(line(("▌" if chosen else " ", "accent"), text))
+def _picking(pick: Pick, width: int, height: int, ink: Ink) -> list[Line]:
+    """Return a list to choose from."""
+    head = line((f" {pick.title}", "title"), ("   enter takes it, escape leaves", "dim"))
+    rows: list[tuple[Span, str]] = [((f" {ink.fit(label, width - 4)}", ""), "") for _, label in pick.options]
+    return _listed(head, rows, pick.cursor, height)
+
+
+def _listed(head: Line, rows: Sequence[tuple[Span, str]], at: int, height: int) -> list[Line]:
+    """Return the rows around the one at `at`, which is marked, each with its remark."""
+    lines = [head, BLANK]
+    start = max(0, min(at - (height - 4) // 2, len(rows) - (height - 3)))
+    for number, ((text, style), remark) in enumerate(rows[start : start + height - 3], start):
+        mark: Span = ("▌" if number == at else " ", "accent")
+        lines.append(line(mark, (text, "bar" if number == at else style), " ", (remark, "dim")))
     return lines
 
 
-def narrowed(able: Sequence[Offer], text: str) -> list[Offer]:
-    """The actions whose name, label or help holds every word of `text`."""
-    words = text.lower().split()
-    return [
-        offer for offer in able if all(word in f"{offer.name} {offer.label} {offer.help}".lower() for word in words)
-    ]
-
-
-def shown(page: Page, width: int, height: int, ink: Ink) -> list[Line]:
-    """A page from its first shown line on, with where that is."""
+def _page(page: Page, width: int, height: int, ink: Ink) -> list[Line]:
+    """Return a page from the line on that the person scrolled to, with its place in the page."""
     lines = colours(page, width - 2, ink)
     top = max(0, min(page.top, len(lines) - (height - 1)))
     stop = min(top + height - 1, len(lines))
@@ -165,94 +155,64 @@ def shown(page: Page, width: int, height: int, ink: Ink) -> list[Line]:
     return [head, *(Line(((" ", ""), *one.spans)) for one in lines[top:stop])]
 
 
-def _body(scene: Scene, view: View, width: int, height: int, ink: Ink) -> list[Line]:
-    if view.bench and view.mode in ("regions", "tune"):
-        return _bench(scene, view, width, height, ink)
-    if view.wide:
-        right = _SIDE[view.mode] + (width - 120) // 3
-        left = width - right - 3
-        return beside(
-            _table(scene, view, view.mode, left, height, ink),
-            _detail(scene, view, right, height, ink),
-            left,
-            right,
-            height,
-            ink,
-        )
-    if view.detail:
-        return [Line(((" ", ""), *one.spans)) for one in _detail(scene, view, width - 2, height, ink)]
-    return _table(scene, view, view.mode, width, height, ink)
-
-
-def _bench(scene: Scene, view: View, width: int, height: int, ink: Ink) -> list[Line]:
-    """Regions over candidates at the left, the detail of the one in focus at the right."""
-    right = _SIDE[view.mode] + (width - 120) // 3
+def _body(
+    scene: Scene, view: View, screen: ScreenSpec, width: int, height: int, ink: Ink, screens: Screens
+) -> list[Line]:
+    right = screen.side + (width - 120) // 3
     left = width - right - 3
-    over = (height - 1) * 2 // 5 if view.mode == "tune" else (height - 1) // 2
-    tables = [
-        *shaped(_table(scene, view, "regions", left, over, ink, view.mode == "regions"), left, over, ink),
-        chrome.rule(left, ink),
-        *_table(scene, view, "tune", left, height - over - 1, ink, view.mode == "tune"),
+    pair = next(
+        ((one, two) for one in screens for two in screens if one.opens == two.name and screen in (one, two)), ()
+    )
+    if view.bench and pair:
+        tables = _bench(scene, view, screen, pair, left, height, ink)
+    elif view.wide:
+        tables = _table(scene, view, screen, left, height, ink)
+    elif view.detail:
+        return [Line(((" ", ""), *one.spans)) for one in _detail(scene, view, screen, width - 2, height, ink)]
+    else:
+        return _table(scene, view, screen, width, height, ink)
+    return beside(tables, _detail(scene, view, screen, right, height, ink), left, right, height, ink)
+
+
+def _bench(
+    scene: Scene, view: View, screen: ScreenSpec, pair: Sequence[ScreenSpec], width: int, height: int, ink: Ink
+) -> list[Line]:
+    """Return the tables of two screens, the first over the one that it opens; the one that is shown has more room."""
+    upper, lower = pair
+    over = (height - 1) * 2 // 5 if screen is lower else (height - 1) // 2
+    return [
+        *shaped(_table(scene, view, upper, width, over, ink), width, over, ink),
+        chrome.rule(width, ink),
+        *_table(scene, view, lower, width, height - over - 1, ink, marked=screen is lower),
     ]
-    return beside(tables, _detail(scene, view, right, height, ink), left, right, height, ink)
 
 
-def _table(scene: Scene, view: View, mode: Mode, width: int, height: int, ink: Ink, focused: bool = True) -> list[Line]:
-    found = rows(scene, view, mode)
-    head = heading(scene, view, mode, width - 2, ink)
-    wanted = view.filter.get(mode, "")
+def _table(
+    scene: Scene, view: View, screen: ScreenSpec, width: int, height: int, ink: Ink, *, marked: bool = True
+) -> list[Line]:
+    found = rows(scene, view, screen)
+    head = screen.heading(scene, view, width - 2, ink)
+    wanted = view.filter.get(screen.name, "")
     lines = table(
-        columns(scene, mode),
+        screen.columns(scene),
         found,
         width=width,
         height=height - len(head),
-        cursor=cursor(found, view, mode) if focused or mode == "regions" else -1,
+        cursor=cursor(found, view, screen) if marked else -1,
         ink=ink,
-        sort=view.sort.get(mode, -1),
-        empty=f"Nothing matches {wanted!r}; / then enter shows all again." if wanted else _EMPTY[mode],
+        sort=view.sort.get(screen.name, -1),
+        empty=f"Nothing matches {wanted!r}; / then enter shows all again." if wanted else screen.empty,
     )
     return [*(Line((("  ", ""), *one.spans)) for one in head), *lines]
 
 
-def heading(scene: Scene, view: View, mode: Mode, width: int, ink: Ink) -> list[Line]:
-    """What stands over a mode's table."""
-    match mode:
-        case "tune":
-            region, candidate = region_of(scene, view), key_of(scene, view, "tune")
-            return tuning.heading(scene.state, region, view.baseline, candidate, width, ink)
-        case "review":
-            return review.heading(scene.state, width, ink)
-        case "lock":
-            return locking.heading(scene, width, ink)
-        case "regions" | "log":
-            return []
-
-
-def _detail(scene: Scene, view: View, width: int, height: int, ink: Ink) -> list[Line]:
-    lines = detail(scene, view, width, ink)
+def _detail(scene: Scene, view: View, screen: ScreenSpec, width: int, height: int, ink: Ink) -> list[Line]:
+    """Return the entry under the cursor in full, from the line on that the person scrolled to."""
+    lines = screen.detail(scene, view, key_of(scene, view, screen), width, ink)
     top = max(0, min(view.top, len(lines) - height))
-    shown = lines[top : top + height]
+    found = lines[top : top + height]
     if len(lines) > top + height:
         more = len(lines) - top - height + 1
         how = "J K scroll" if view.focus == "detail" else "tab, then j k scroll"
-        shown = [*shown[: height - 1], line((f"… {more} more lines: {how}", "dim"))]
-    return shown
-
-
-def detail(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
-    """The row under the cursor in full."""
-    match view.mode:
-        case "regions":
-            region = region_of(scene, view)
-            return regions.detail(scene.state, region, scene.advice.get(region), width, ink)
-        case "tune":
-            candidate = key_of(scene, view, "tune")
-            scope = worth(scene.state, region_of(scene, view), candidate)
-            return tuning.detail(scene.state, region_of(scene, view), candidate, scope, width, ink)
-        case "review":
-            return review.detail(scene.state, key_of(scene, view, "review"), width, ink)
-        case "lock":
-            return locking.detail(scene, key_of(scene, view, "lock"), width, ink)
-        case "log":
-            wanted = key_of(scene, view, "log")
-            return logs.detail(next((one for one in scene.log if str(one.number) == wanted), None), width, ink)
+        found = [*found[: height - 1], line((f"… {more} more lines: {how}", "dim"))]
+    return found

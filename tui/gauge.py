@@ -1,6 +1,7 @@
-"""`python -m agentcompile.tui.gauge RUN SECONDS OUT`: the app seen from inside while it follows a run, as JSON in OUT.
+"""The program `python -m agentcompile.tui.gauge RUN SECONDS OUT`: it measures the app while it follows a run.
 
-Draws to no terminal at 160×48. Ends after SECONDS; with SECONDS 0, once all that lies in the run is on the screen.
+It draws to no terminal, at 160×48, and writes JSON to OUT. It ends after SECONDS; with SECONDS 0, once all that lies
+in the run is on the screen.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def _silent(path: Path, command: Command) -> Reply:
 
 
 class Gauge:
-    """One app with a heart that beats beside it: what delays a beat delays a key."""
+    """One app with a heart that beats beside it; whatever delays a beat would delay a key."""
 
     def __init__(self, run: Path, seconds: float) -> None:
         self.seconds = seconds
@@ -90,7 +91,7 @@ def _resident_bytes() -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Gauge one run and write what was seen; returns an exit code."""
+    """Measure the app on one run, write what was seen, and return an exit code."""
     run, seconds, out = arguments
     gc.set_threshold(100_000, 20, 50)  # as the command line sets it, through which the app is started
     Path(out).write_text(json.dumps(Gauge(Path(run), float(seconds)).run()))

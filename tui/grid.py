@@ -1,18 +1,21 @@
-"""Tables of fixed columns: which ones a width has room for, and the rows around the cursor as lines. Pure."""
+"""Tables of fixed columns: the columns that a width has room for, and the rows around the cursor as lines. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .ink import Ink, Line, Span, Style
+from .ink import Ink, Line, Span
 
 GAP = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column: at least `width` cells; `grow` shares what is left; those of the highest `drop` go first."""
+    """One column of at least `width` cells.
+
+    The cells that are left are shared by `grow`; where cells are missing the columns of the highest `drop` go first.
+    """
 
     head: str
     width: int
@@ -28,7 +31,7 @@ class Entry:
     key: str
     cells: tuple[Span, ...]
     order: tuple[float | str, ...] = ()
-    """A value a column, to sort by."""
+    """A value for each column, to sort by."""
 
     @property
     def text(self) -> str:
@@ -37,7 +40,7 @@ class Entry:
 
 
 def fitted(columns: Sequence[Column], total: int) -> list[tuple[int, int]]:
-    """The columns that `total` cells have room for, by index, each with its width."""
+    """Return the columns that `total` cells have room for: the index and the width of each."""
     kept = list(range(len(columns)))
 
     def needed() -> int:
@@ -58,7 +61,7 @@ def fitted(columns: Sequence[Column], total: int) -> list[tuple[int, int]]:
 
 
 def window(count: int, cursor: int, height: int) -> int:
-    """The first row to show, so that the cursor stays near the middle."""
+    """Return the first row to show, so that the cursor stays near the middle."""
     return max(0, min(cursor - height // 2, count - height))
 
 
@@ -73,7 +76,7 @@ def table(
     sort: int = -1,
     empty: str = "",
 ) -> list[Line]:
-    """Heads and rows in `height` lines of `width` cells, with a mark at the cursor and how many rows there are more."""
+    """Return heads and rows in `height` lines of `width` cells, with a mark at the cursor and the number of rows."""
     places = fitted(columns, width - GAP)
     heads = []
     for at, cells in places:
@@ -104,7 +107,7 @@ def _row(entry: Entry, places: Sequence[tuple[int, int]], columns: Sequence[Colu
 
 
 def picked(entries: Sequence[Entry], wanted: str, sort: int) -> list[Entry]:
-    """Entries whose text holds every word of `wanted`, by column `sort` (-1: as they come)."""
+    """Return the entries whose text holds every word of `wanted`, sorted by column `sort` (-1: as they come)."""
     words = wanted.lower().split()
     found = [entry for entry in entries if all(word in entry.text for word in words)] if words else list(entries)
     if sort >= 0:
@@ -117,18 +120,15 @@ def _key(value: float | str) -> tuple[int, float, str]:
 
 
 def cursor_of(entries: Sequence[Entry], key: str) -> int:
-    """Where the entry `key` stands; 0 when it is not there."""
+    """Return the index of the entry `key`; 0 when it is not there."""
     return next((at for at, entry in enumerate(entries) if entry.key == key), 0)
 
 
 def pairs(rows: Sequence[tuple[str, str | Span]], ink: Ink, width: int, label: int = 10) -> list[Line]:
-    """Labels with their values, wrapped below one another."""
+    """Return labels with their values, wrapped below one another."""
     lines: list[Line] = []
     for name, value in rows:
-        text, style = value if isinstance(value, tuple) else (value, _PLAIN)
-        for at, piece in enumerate(ink.wrap(text, width - label)):
-            lines.append(Line(((ink.fit(name if at == 0 else "", label), "dim"), (piece, style))))
+        span: Span = value if isinstance(value, tuple) else (value, "")
+        for at, piece in enumerate(ink.wrap(span[0], width - label)):
+            lines.append(Line(((ink.fit(name if at == 0 else "", label), "dim"), (piece, span[1]))))
     return lines
-
-
-_PLAIN: Style = ""

@@ -1,4 +1,4 @@
-"""Text for a terminal: cleaned, in the glyphs that it can show, exactly as wide as its place.
+"""Text for a terminal: cleaned, in glyphs that the terminal can show, exactly as wide as its place.
 
 In: any text, also of compilers and advisers. Out: text that holds no control, escape or bidirectional character.
 Invariant: whatever the app draws passes `Ink.text` or `Ink.fit`, so nothing reaches the terminal raw.
@@ -20,7 +20,7 @@ Style = Literal[
     "", "dim", "head", "title", "accent", "good", "bad", "warn", "key", "rule", "bar",
     "added", "removed", "comment", "keyword", "string", "number",
 ]  # fmt: skip
-"""What a span is, not how it looks: a theme gives each its colour."""
+"""The meaning of a span; a theme gives each its look."""
 Span = tuple[str, Style]
 LONGEST = 2_000
 """Characters of one text that are looked at; no terminal is wider."""
@@ -40,24 +40,24 @@ _MARKS = ("Mn", "Me", "Mc")
 
 @dataclass(frozen=True, slots=True)
 class Ink:
-    """How text becomes cells: in Unicode, or in ASCII for terminals that know nothing else."""
+    """How text becomes cells: in Unicode, or in ASCII for terminals that show nothing else."""
 
     ascii: bool = False
 
     def text(self, text: str) -> str:
-        """`text` on one line, safe to draw."""
+        """Return `text` on one line, safe to draw."""
         return _safe(text, self.ascii)
 
     def width(self, text: str) -> int:
-        """Cells that `text` takes."""
+        """Return the number of cells that `text` takes."""
         return cell_len(_safe(text, self.ascii))
 
     def fit(self, text: str, width: int, *, right: bool = False) -> str:
-        """`text` in exactly `width` cells: padded, or cut with an ellipsis."""
+        """Return `text` in exactly `width` cells: padded, or cut with an ellipsis."""
         return _fitted(text, max(width, 0), right, self.ascii)
 
     def wrap(self, text: str, width: int, most: int = 1_000) -> list[str]:
-        """`text` in lines of at most `width` cells, broken at spaces where it has them."""
+        """Return `text` in at most about `most` lines of at most `width` cells, broken at spaces where it has them."""
         lines: list[str] = []
         for paragraph in clean(text, 64 * LONGEST, lines=True).split("\n"):
             lines += _wrapped(_safe(paragraph, self.ascii), max(width, 1))
@@ -77,7 +77,7 @@ def _safe(text: str, ascii: bool) -> str:
 
 
 def _unstacked(text: str) -> str:
-    """At most one combining mark on a character, none at the start: stacks of them spill into other lines."""
+    """Leave at most one combining mark on a character and none at the start: stacks of them spill into other lines."""
     kept: list[str] = []
     marks = 1
     for char in text:
@@ -139,18 +139,18 @@ BLANK = Line()
 
 
 def line(*spans: Span | str) -> Line:
-    """A line of spans; a bare text has no style."""
+    """Return a line of spans; a bare text has no style."""
     return Line(tuple((span, "") if isinstance(span, str) else span for span in spans))
 
 
 def shaped(lines: Iterable[Line], width: int, height: int, ink: Ink) -> list[Line]:
-    """Exactly `height` lines of exactly `width` cells each; what is too long is cut with an ellipsis."""
+    """Return exactly `height` lines of exactly `width` cells each; what is too long is cut with an ellipsis."""
     found = [cut(one, width, ink) for one, _ in zip(lines, range(height), strict=False)]
     return found + [Line(((" " * width, ""),))] * (height - len(found))
 
 
 def cut(one: Line, width: int, ink: Ink) -> Line:
-    """`one` in exactly `width` cells."""
+    """Return the line `one` in exactly `width` cells."""
     spans: list[Span] = [(ink.text(text), style) for text, style in one.spans]
     total = sum(cell_len(text) for text, _ in spans)
     if total <= width:
@@ -165,14 +165,14 @@ def cut(one: Line, width: int, ink: Ink) -> Line:
 
 
 def beside(left: Block, right: Block, left_width: int, right_width: int, height: int, ink: Ink) -> list[Line]:
-    """Two blocks with a rule between them; `left_width` + 3 + `right_width` cells."""
+    """Return two blocks with a rule between them, in lines of `left_width` + 3 + `right_width` cells."""
     halves = zip(shaped(left, left_width, height, ink), shaped(right, right_width, height, ink), strict=True)
     rule: Span = (f" {ink.text('│')} ", "rule")
     return [Line((*a.spans, rule, *b.spans)) for a, b in halves]
 
 
 def spark(values: Sequence[float], width: int, ink: Ink) -> str:
-    """A line of `width` columns: the last values, lowest to highest; empty without values."""
+    """Return the last `width` values as a line of bars, scaled from lowest to highest; empty without values."""
     if not values:
         return ""
     shown = list(values)[-width:]
@@ -183,7 +183,7 @@ def spark(values: Sequence[float], width: int, ink: Ink) -> str:
 
 
 def histogram(values: Sequence[float], bins: int, ink: Ink) -> str:
-    """How many values lie in each of `bins` equal parts of their range."""
+    """Return bars of how many values lie in each of `bins` equal parts of their range; empty without values."""
     if not values:
         return ""
     low, high = min(values), max(values)
@@ -197,6 +197,6 @@ def histogram(values: Sequence[float], bins: int, ink: Ink) -> str:
 
 
 def meter(share: float, width: int, ink: Ink) -> str:
-    """A bar of `width` cells, filled to `share`."""
+    """Return a bar of `width` cells, filled to `share`."""
     full = round(max(0.0, min(1.0, share)) * width)
     return ink.text("█" * full + "░" * (width - full))

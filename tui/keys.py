@@ -1,4 +1,4 @@
-"""Every key of a run's screens in one table: bindings, footer, palette, help and refusals are read from it.
+"""Every key of the app's screens: bindings, the last line, the palette, help and refusals are read from one list.
 
 Commands carry the name that they have in `agentcompile.control`, whose table says what each is called, what it does and
 when it is refused; the rest moves through what is shown and needs no compiler.
@@ -6,151 +6,110 @@ when it is refused; the rest moves through what is shown and needs no compiler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from agentcompile.control.actions import action
+from .asks import PAUSE, STOP
+from .moving import MOVES
+from .scene import Overlay, Page, Palette, Scene, Step, View
+from .screen import Act, Does, Group, Screens, ScreenSpec, called, shown
 
-from .asks import refusal
-from .scene import MODES, Mode, Scene, View
-
-_TABLES: tuple[Mode, ...] = ("regions", "tune", "review")
-_PLANS: tuple[Mode, ...] = ("tune", "review")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Act:
-    """One action: its keys as a person writes them (the first is shown), its label and what it does."""
-
-    name: str
-    keys: tuple[str, ...]
-    label: str
-    help: str
-    modes: tuple[Mode, ...] = MODES
-    foot: tuple[Mode, ...] = ()
-    """Modes whose last line names it."""
-    group: str = "move"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """An action as it stands now: `why` says what keeps it from doing anything."""
-
-    name: str
-    keys: str
-    label: str
-    help: str
-    group: str
-    why: str
-
-    @property
-    def able(self) -> bool:
-        """Whether it does something now."""
-        return not self.why
-
-
-_REVIEW: tuple[Mode, ...] = ("review",)
-
-
-def _command(name: str, modes: tuple[Mode, ...], *foot: Mode, group: str = "decide", more: str = "") -> Act:
-    """An action that the compiler knows: its key, label and help are those of the compiler's own table."""
-    row = action(name)
-    return Act(
-        name=name, keys=(row.key,), label=row.label.lower(), help=row.help + more, modes=modes, foot=foot, group=group
-    )
-
-
-def _move(name: str, keys: tuple[str, ...], help: str, *foot: Mode, modes: tuple[Mode, ...] = MODES) -> Act:
-    return Act(name=name, keys=keys, label=name.replace("-", " "), help=help, modes=modes, foot=foot)
-
-
-def _view(
-    name: str, keys: tuple[str, ...], help: str, *foot: Mode, modes: tuple[Mode, ...] = MODES, group: str = "look"
-) -> Act:
-    return Act(name=name, keys=keys, label=name.replace("-", " "), help=help, modes=modes, foot=foot, group=group)
-
-
-ACTS: tuple[Act, ...] = (
-    Act(name="mode-regions", keys=("1",), label="regions", help="what the model was cut into", group="modes"),
-    Act(name="mode-tune", keys=("2",), label="tune", help="the candidates of one region", group="modes"),
-    Act(name="mode-review", keys=("3",), label="review", help="the plan as a difference, to decide on", group="modes"),
-    Act(name="mode-lock", keys=("4",), label="lock", help="what is locked, how it differs here", group="modes"),
-    Act(name="mode-log", keys=("5",), label="log", help="events and the compiler's stderr", group="modes"),
-    _move("down", ("j", "down"), "the next row, or a line further in a page"),
-    _move("up", ("k", "up"), "the row before, or a line back in a page"),
-    _move("top", ("g", "home"), "the first row"),
-    _move("bottom", ("G", "end"), "the last row; in the log, follow what comes", "log"),
-    _move("page-down", ("pagedown",), "a page further"),
-    _move("page-up", ("pageup",), "a page back"),
-    _move("open", ("enter",), "the row in detail; of a region, then its candidates", *MODES),
-    _move("back", ("escape",), "leave what is open, or clear the filter"),
-    _move("filter", ("/",), "show only rows that hold these words", "regions", "log"),
-    _move("sort-back", ("[",), "sort by the column before"),
-    _move("sort", ("]",), "sort by the next column", "regions"),
-    _move("focus", ("tab",), "the table or the detail: which of them j and k move"),
-    _move("next-undecided", ("J",), "the next region to decide on, or the next region", modes=_TABLES),
-    _move("previous-undecided", ("K",), "the same backwards", modes=_TABLES),
-    _command("approve", _PLANS, "review"),
-    _command("reject", _PLANS, "review"),
-    _command("override", _PLANS, "review", "tune"),
-    _command("edit", ("tune",), "tune"),
-    _command("undo", _PLANS, "review"),
-    _command("approve-safe", _REVIEW, "review"),
-    _command("reject-rest", _REVIEW),
-    _command("pause", MODES, "regions", group="run", more="; then go on, also where it had stopped"),
-    _command("cancel", _TABLES, group="run"),
-    _command("rerun", ("tune",), "tune", group="run"),
-    _view("baseline", ("b",), "take ratios to PyTorch, the best, or the adviser's first", "tune", modes=("tune",)),
-    _view(
-        "source", ("v",), "the candidate's program; in Lock, the file", "tune", "lock", modes=("tune", "review", "lock")
-    ),
-    _view("diff", ("D",), "its program beside that of what runs now", modes=_PLANS),
-    _view("copy", ("c",), "the command that does the same headlessly, to the clipboard"),
-    _view("theme", ("t",), "dark, light, the terminal's own colours, high contrast"),
-    _command("write", ("review", "lock"), "review", "lock", group="run"),
-    _view("check", ("r",), "compare the lock with this host, field by field", "lock", modes=("lock",), group="run"),
-    _command("replay", ("lock",), "lock", group="run"),
-    _view("palette", (":", "ctrl+p"), "every action by name", group="app"),
-    _view("help", ("?",), "this page", group="app"),
-    Act(name="detach", keys=("q",), label="quit", help="leave; the compiler goes on, nothing is lost", group="app"),
-    _command("stop", MODES, group="app"),
-)
-
-
-def bound(key: str, mode: Mode) -> Act | None:
-    """The action of a key: the one of this mode, where several share it."""
-    found = [act for act in ACTS if key in act.keys]
-    return next((act for act in found if mode in act.modes), next(iter(found), None))
-
-
-GROUPS = {
+GROUPS: dict[Group, str] = {
     "modes": "Modes", "move": "Moving", "decide": "Deciding", "run": "The run", "look": "Looking", "app": "The app",
 }  # fmt: skip
+Offer = tuple[Act, str]
+"""An action as it stands now, and the sentence that says why it does nothing; empty when it does something."""
 
 
-def offers(scene: Scene, view: View) -> list[Offer]:
-    """Every action as it stands now, in the table's order."""
-    return [offer(act, scene, view) for act in ACTS]
-
-
-def offer(act: Act, scene: Scene, view: View) -> Offer:
-    """One action as it stands now."""
-    if view.mode in act.modes:
-        why = refusal(act.name, scene, view)
-    else:
-        names = " or ".join(f"{MODES.index(mode) + 1} {mode.capitalize()}" for mode in act.modes)
-        why = f"only in {names}"
-    return Offer(
-        name=act.name, keys=" ".join(act.keys[:2]), label=_label(act, scene), help=act.help, group=act.group, why=why
+@functools.lru_cache(maxsize=4)
+def acts(screens: Screens) -> tuple[Act, ...]:
+    """Return every action once, by group: those that lead to a screen, the screens' own, and those of all screens."""
+    modes = [_leads(number, screen) for number, screen in enumerate(screens, 1)]
+    own = [act for screen in screens for act in screen.keys]
+    app = (
+        Act("copy", ("c",), "the command that does the same headlessly, to the clipboard", called("copy")),
+        Act("theme", ("t",), "dark, light, the terminal's own colours, high contrast", called("theme")),
+        Act("palette", (":", "ctrl+p"), "every action by name", _over(lambda scene, view: Palette()), group="app"),
+        Act("help", ("?",), "this page", _over(lambda scene, view: _help(scene, view, screens)), group="app"),
+        Act(
+            "detach", ("q",), "leave; the compiler goes on, nothing is lost", called("leave"), group="app", word="quit"
+        ),
     )
+    found: dict[str, Act] = {}
+    for act in (*modes, *MOVES, PAUSE, *own, *app, STOP):
+        found.setdefault(act.name, act)
+    return tuple(sorted(found.values(), key=lambda act: list(GROUPS).index(act.group)))
 
 
-def _label(act: Act, scene: Scene) -> str:
-    if act.name == "pause" and scene.life != "live":
-        return "go on"
-    return act.label
+def _leads(number: int, screen: ScreenSpec) -> Act:
+    def does(scene: Scene, view: View, _: ScreenSpec) -> Step:
+        return Step(view=replace(view, mode=screen.name, detail=False, top=0, focus="table"))
+
+    return Act(f"mode-{screen.name}", (str(number),), screen.about, does, group="modes", word=screen.title.lower())
 
 
-def footer(scene: Scene, view: View) -> list[tuple[str, str, bool]]:
-    """The keys that the last line names in this mode: key, label, whether it does something now."""
-    here = [(act.keys[0], offer(act, scene, view)) for act in ACTS if view.mode in act.foot]
-    return [(key, one.label, one.able) for key, one in here]
+def _over(makes: Callable[[Scene, View], Overlay]) -> Does:
+    return lambda scene, view, screen: Step(view=replace(view, overlay=makes(scene, view)))
+
+
+def here(act: Act, screen: ScreenSpec, screens: Screens) -> Act | None:
+    """Return an action as a screen has it; None when it belongs to other screens alone."""
+    own = next((one for one in screen.keys if one.name == act.name), None)
+    return own or (None if any(act in other.keys for other in screens) else act)
+
+
+def _places(act: Act, screens: Screens) -> dict[int, ScreenSpec]:
+    """Return the screens that have an action, by their number keys."""
+    return {number: one for number, one in enumerate(screens, 1) if here(act, one, screens) is not None}
+
+
+def elsewhere(act: Act, screens: Screens) -> str:
+    """Return the screens that have an action, as a person calls them."""
+    return " or ".join(f"{number} {screen.title}" for number, screen in _places(act, screens).items())
+
+
+def bound(key: str, screen: ScreenSpec, screens: Screens) -> Act | None:
+    """Return the action of a key: the one of this screen, where several share the key."""
+    found = [act for act in acts(screens) if key in act.keys]
+    return next((act for act in found if here(act, screen, screens) is not None), next(iter(found), None))
+
+
+def offers(scene: Scene, view: View, screens: Screens) -> list[Offer]:
+    """Return every action as it stands now, in the order of the list."""
+    return [_offer(act, scene, view, screens) for act in acts(screens)]
+
+
+def _offer(act: Act, scene: Scene, view: View, screens: Screens) -> Offer:
+    screen = shown(screens, view)
+    own = here(act, screen, screens)
+    why = own.why_not(scene, view, screen) if own is not None else f"only in {elsewhere(act, screens)}"
+    return (replace(act, word="go on") if act.name == "pause" and scene.life != "live" else act), why
+
+
+def footer(scene: Scene, view: View, screens: Screens) -> list[tuple[str, str, bool]]:
+    """Return the keys that the last line names on this screen: key, label, whether it does something now."""
+    known = {act.name: act for act in acts(screens)}
+    found = [_offer(known[name], scene, view, screens) for name in shown(screens, view).foot]
+    return [(act.keys[0], act.label, not why) for act, why in found]
+
+
+def narrowed(able: Sequence[Offer], text: str) -> list[Offer]:
+    """Return the actions whose name, label or help holds every word of `text`."""
+    words = text.lower().split()
+    return [(act, why) for act, why in able if all(w in f"{act.name} {act.label} {act.help}".lower() for w in words)]
+
+
+def _help(scene: Scene, view: View, screens: Screens) -> Page:
+    """Return the keys by group, with what keeps each from doing anything now."""
+    lines: list[str] = []
+    group = ""
+    for act, why in offers(scene, view, screens):
+        if act.group != group:
+            group = act.group
+            lines += ["", f"# {GROUPS[act.group]}"]
+        own = here(act, shown(screens, view), screens) is not None
+        where = "" if own else f" (in {' '.join(map(str, _places(act, screens)))})"
+        lines.append(f"{' '.join(act.keys[:2]):<12} {act.label:<18} {act.help}{where}")
+        lines += [f"{'':<12} {'':<18} not now: {why}"] if own and why else []
+    return Page(title="Keys", kind="help", lines=tuple(lines[1:]))

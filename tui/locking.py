@@ -1,18 +1,23 @@
-"""Mode 4: what the lock will hold or holds, how it differs from this host, and a replay of it. Pure."""
+"""The screen of the lock: what it holds or will hold, how it differs from this host, and a replay of it. Pure."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from agentcompile.control.actions import action
 from agentcompile.events import DriftFound
 from agentcompile.ir.trial import Kernel
-from agentcompile.lockfile.schema import Lock
+from agentcompile.lockfile.schema import Lock, LockTarget
 from agentcompile.runs.progress import State
 from agentcompile.runs.tables import plan_line
 
+from .asks import SOURCE, WRITE, commanded
+from .decided import changes
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line
-from .regions import short
-from .review import changes
-from .scene import Replay, Scene
+from .scene import Replay, Scene, View
+from .screen import Act, ScreenSpec, called
+from .trials import short
 
 COLUMNS = (
     Column(head="state", width=12),
@@ -22,7 +27,7 @@ COLUMNS = (
     Column(head="remedy", width=18, grow=2, drop=1),
 )
 PLAIN = COLUMNS[:3]
-"""Before anything was compared with this host."""
+"""The columns before anything was compared with this host."""
 _GRADES: dict[str, Span] = {
     "warn": ("○ warning", "warn"),
     "rebuild": ("◐ rebuild", "warn"),
@@ -34,8 +39,8 @@ _AHEAD: Span = ("○ to write", "dim")
 _DONE: Span = ("✓ locked", "good")
 
 
-def entries(scene: Scene) -> list[Entry]:
-    """Every field that differs here first, then what the lock holds."""
+def entries(scene: Scene, view: View) -> list[Entry]:
+    """Return the fields that differ from this host, then what the lock holds."""
     drift = _drifts(scene)
     differ = {one.field for one in drift}
     told = [fact for fact in scene.lock_facts or facts(scene.state) if fact[0] not in differ]
@@ -61,7 +66,7 @@ def _fact(name: str, value: str, scene: Scene) -> Entry:
 
 
 def columns(scene: Scene) -> tuple[Column, ...]:
-    """The columns that have something in them."""
+    """Return the columns that have something in them."""
     return COLUMNS if _compared(scene.replay) or _drifts(scene) else PLAIN
 
 
@@ -73,14 +78,15 @@ def _compared(replay: Replay | None) -> bool:
     return replay is not None and replay.exit_code in (0, 3)
 
 
+def _target(t: LockTarget) -> list[tuple[str, str]]:
+    rows = [("target.device", t.device), ("target.arch", t.arch), ("target.threads", str(t.threads))]
+    rows += [("target.toolchain", t.toolchain)]
+    return rows + [(f"target.libraries.{name}", version) for name, version in t.libraries.items()]
+
+
 def facts(state: State) -> list[tuple[str, str]]:
-    """What is locked: target, model, and for every region of the plan what runs it and who decided so."""
-    rows: list[tuple[str, str]] = []
-    if state.target is not None:
-        t = state.target
-        rows += [("target.device", t.device), ("target.arch", t.arch), ("target.threads", str(t.threads))]
-        rows += [("target.toolchain", t.toolchain)]
-        rows += [(f"target.libraries.{name}", version) for name, version in t.libraries]
+    """Return what is locked: target, model, and for every region of the plan what runs it and who decided so."""
+    rows = _target(LockTarget.of(state.target)) if state.target is not None else []
     rows += [("model", state.model)] if state.model else []
     rows += [(f"model.graphs.{graph.phase}", graph.digest[:12]) for graph in state.graphs]
     rows += [(f"plan {plan.regime.name}", plan_line(plan).partition(": ")[2]) for plan in state.final]
@@ -92,11 +98,8 @@ def facts(state: State) -> list[tuple[str, str]]:
 
 
 def lock_facts(lock: Lock) -> tuple[tuple[str, str], ...]:
-    """What a lock holds, for one that is looked at without its run."""
-    t = lock.target
-    rows = [("target.device", t.device), ("target.arch", t.arch), ("target.threads", str(t.threads))]
-    rows += [("target.toolchain", t.toolchain)]
-    rows += [(f"target.libraries.{name}", version) for name, version in t.libraries.items()]
+    """Return what a lock holds, for a lock that is looked at without its run."""
+    rows = _target(lock.target)
     rows += [("model", f"{lock.model.name}, {lock.model.architecture}, {lock.model.dtype}")]
     rows += [("model.weights", lock.model.weights[:12])]
     rows += [(f"model.graphs.{phase}", graph[:12]) for phase, graph in lock.model.graphs.items()]
@@ -112,8 +115,8 @@ def lock_facts(lock: Lock) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def heading(scene: Scene, width: int, ink: Ink) -> list[Line]:
-    """Two lines over the fields: where the lock is or will be, and how far a check or replay of it is."""
+def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
+    """Return two lines over the fields: where the lock is or will be, and how far a check or replay of it is."""
     if scene.state.lock is not None:
         first = line(("Lock ", "title"), (scene.state.lock.path, ""), (f"  {scene.state.lock.digest[:19]}", "dim"))
     elif scene.lock_path and not scene.path:
@@ -149,9 +152,9 @@ def _stages(replay: Replay) -> Span:
     return ("  " + "  ".join(done)) if done else "", "dim"
 
 
-def detail(scene: Scene, field: str, width: int, ink: Ink) -> list[Line]:
-    """One field in full, and what the replay said."""
-    entry = next((entry for entry in entries(scene) if entry.key == field), None)
+def detail(scene: Scene, view: View, field: str, width: int, ink: Ink) -> list[Line]:
+    """Return one field in full, what the replay said, and the text of the lock."""
+    entry = next((entry for entry in entries(scene, view) if entry.key == field), None)
     lines: list[Line] = []
     if entry is not None:
         names = ("state", "field", "locked", "here", "remedy")
@@ -170,3 +173,34 @@ def detail(scene: Scene, field: str, width: int, ink: Ink) -> list[Line]:
     if scene.lock_text:
         lines += [line(), line(("The file", "head")), *(line((text, "dim")) for text in scene.lock_text)]
     return lines
+
+
+def _not_replayed(scene: Scene, view: View, screen: ScreenSpec) -> str:
+    if scene.replay is not None and scene.replay.exit_code is None:
+        return f"A {scene.replay.what} is under way."
+    return "" if scene.lock_path and scene.lock_text else "No lock was written yet."
+
+
+def _unwritten(scene: Scene, view: View, screen: ScreenSpec) -> str:
+    return "" if scene.lock_text else "No lock was written yet."
+
+
+_HELP = "compare the lock with this host, field by field"
+SCREEN = ScreenSpec(
+    name="lock",
+    title="Lock",
+    about="what is locked, how it differs here",
+    columns=columns,
+    entries=entries,
+    detail=detail,
+    heading=heading,
+    keys=(
+        WRITE, Act("check", ("r",), _HELP, called("check"), _not_replayed, "run"),
+        replace(commanded("replay", called("replay"), "run"), why_not=_not_replayed),
+        replace(SOURCE, does=called("lock-text"), why_not=_unwritten),
+    ),
+    foot=("open", "source", "write", "check", "replay"),
+    empty="Nothing to lock yet.",
+    side=42,
+    headless=action("replay").headless,
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Mode 5: events and the compiler's stderr, one line each, newest last. Pure."""
+"""The screen of the log: events and the compiler's stderr, one line each, newest last. Pure."""
 
 from __future__ import annotations
 
@@ -12,22 +12,18 @@ from agentcompile.runs.tables import duration, plan_line
 
 from .grid import Column, Entry
 from .ink import Ink, Line, Span, Style, line
-from .regions import short
-from .same import Same
-from .scene import LogLine
+from .scene import LogLine, Scene, View
+from .screen import ScreenSpec
+from .trials import Same, short
 
-COLUMNS = (
-    Column(head="time", width=8),
-    Column(head="what", width=10),
-    Column(head="text", width=30, grow=1),
-)
+COLUMNS = (Column(head="time", width=8), Column(head="what", width=10), Column(head="text", width=30, grow=1))
 KEPT = 2_000
 """Lines that are kept; older ones are in the run directory."""
 
 
-def entries(log: tuple[LogLine, ...]) -> list[Entry]:
-    """The log as rows."""
-    return list(_entries(Same(log)))
+def entries(scene: Scene, view: View) -> list[Entry]:
+    """Return the log as rows."""
+    return list(_entries(Same(scene.log)))
 
 
 @functools.lru_cache(maxsize=2)
@@ -47,12 +43,13 @@ def _tone(source: str) -> Style:
 
 
 def clock(at_ms: int) -> str:
-    """The time of day, in UTC so that a run reads the same everywhere."""
+    """Return the time of day, in UTC so that a run reads the same everywhere."""
     return time.strftime("%H:%M:%S", time.gmtime(at_ms / 1000)) if at_ms else ""
 
 
-def detail(one: LogLine | None, width: int, ink: Ink) -> list[Line]:
-    """One line of the log in full."""
+def detail(scene: Scene, view: View, number: str, width: int, ink: Ink) -> list[Line]:
+    """Return one line of the log in full."""
+    one = next((one for one in scene.log if str(one.number) == number), None)
     if one is None:
         return [line(("Nothing was said yet.", "dim"))]
     head: list[Line] = [
@@ -64,7 +61,7 @@ def detail(one: LogLine | None, width: int, ink: Ink) -> list[Line]:
 
 
 def said(event: e.Event) -> tuple[str, Span] | None:
-    """What an event is worth in the log: where it comes from and its text; None for mere progress."""
+    """Return an event's line of the log: where it comes from and its text; None for mere progress."""
     match event:
         case e.RunStarted():
             return "run", (f"{event.model} on {event.target.device}, agentcompile {event.version}", "")
@@ -149,9 +146,7 @@ def said(event: e.Event) -> tuple[str, Span] | None:
     assert_never(event)
 
 
-def _advice(
-    event: e.AdviserCalled | e.AdviserReplied | e.AdviceTaken | e.AdviceMissed | e.ClaimSettled,
-) -> Span:
+def _advice(event: e.AdviserCalled | e.AdviserReplied | e.AdviceTaken | e.AdviceMissed | e.ClaimSettled) -> Span:
     match event:
         case e.AdviserCalled():
             return f"call {event.call}: a model is asked by {event.way}", "dim"
@@ -177,3 +172,17 @@ def _trial(event: e.TrialFinished) -> Span:
         return f"{trial.candidate.label} {duration(m.median_ns)}, {m.speedup:.2f}×{again}", ""
     style: Style = "bad"
     return f"{trial.candidate.label} {trial.verdict.kind}: {reason(trial.verdict)}", style
+
+
+SCREEN = ScreenSpec(
+    name="log",
+    title="Log",
+    about="events and the compiler's stderr",
+    columns=lambda scene: COLUMNS,
+    entries=entries,
+    detail=detail,
+    foot=("bottom", "open", "filter"),
+    empty="Nothing was said yet.",
+    newest=True,
+    side=50,
+)

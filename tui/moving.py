@@ -1,37 +1,49 @@
-"""Where the cursor is after a movement: in tables by the key of a row, in texts by the first line shown. Pure."""
+"""The actions that move through what is shown, between entries, in the detail and in pages. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from .picks import columns, cursor, region_of, rows
-from .regions import entries as region_entries
-from .review import changes
-from .scene import Mode, Page, Scene, View
-
-_STEPS = {"down": 1, "up": -1}
+from .decided import changes
+from .scene import Ask, Page, Scene, Step, View
+from .screen import Act, ScreenSpec, cursor, key_of, rows, selected
+from .trials import ordered, region_of
 
 
 def stepped(at: int, by: int, count: int) -> int:
-    """`at` moved by `by` inside `count` rows."""
+    """Return `at` moved by `by`, inside `count` rows."""
     return max(0, min(at + by, count - 1))
 
 
-def moved(scene: Scene, view: View, name: str) -> View:
-    """The view after one of the movements of the table of keys."""
+def moved(scene: Scene, view: View, screen: ScreenSpec, name: str) -> View:
+    """Return the view after the movement `name`."""
+    in_detail = view.focus == "detail"
     match name:
+        case "filter":
+            text = view.filter.get(screen.name, "")
+            return replace(view, overlay=Ask(action="filter", title=f"Filter {screen.name}:", text=text, at=len(text)))
+        case "open" if screen.opens and (view.wide or view.detail):
+            key = key_of(scene, view, screen)
+            at = view if key == region_of(scene, view) else selected(view, screen, key)
+            return replace(at, mode=screen.opens, detail=False, top=0)
+        case "open":
+            return replace(view, detail=view.detail or not view.wide, focus="detail", top=0)
+        case "back" if view.detail or in_detail:
+            return replace(view, detail=False, focus="table", top=0)
+        case "back":
+            return replace(view, filter={**view.filter, screen.name: ""})
         case "focus":
-            return replace(
-                view, focus="detail" if view.focus == "table" else "table", detail=view.detail or not view.wide
-            )
+            return replace(view, focus="table" if in_detail else "detail", detail=view.detail or not view.wide)
         case "sort" | "sort-back":
-            return _sorted(scene, view, 1 if name == "sort" else -1)
+            count = len(screen.columns(scene)) + 1
+            after = (view.sort.get(screen.name, -1) + 1 + (1 if name == "sort" else -1)) % count - 1
+            return replace(view, sort={**view.sort, screen.name: after})
         case "next-undecided" | "previous-undecided":
-            return _region(scene, view, 1 if name == "next-undecided" else -1)
-        case _ if view.focus == "detail" and (view.wide or view.detail):
+            return _region(scene, view, screen, 1 if name == "next-undecided" else -1)
+        case _ if in_detail and (view.wide or view.detail):
             return replace(view, top=max(0, _line(view.top, name, view.height - 8)))
         case _:
-            return _row(scene, view, name)
+            return _row(scene, view, screen, name)
 
 
 def _line(top: int, name: str, page: int) -> int:
@@ -39,54 +51,59 @@ def _line(top: int, name: str, page: int) -> int:
     return min(top + steps.get(name, 0), 10_000)
 
 
-def _sorted(scene: Scene, view: View, by: int) -> View:
-    count = len(columns(scene, view.mode)) + 1
-    after = (view.sort.get(view.mode, -1) + 1 + by) % count - 1
-    return replace(view, sort={**view.sort, view.mode: after})
-
-
-def _row(scene: Scene, view: View, name: str) -> View:
-    found = rows(scene, view, view.mode)
+def _row(scene: Scene, view: View, screen: ScreenSpec, name: str) -> View:
+    found = rows(scene, view, screen)
     if not found:
         return view
     page = max(view.height - 10, 1)
     steps = {"down": 1, "up": -1, "page-down": page, "page-up": -page, "top": -len(found), "bottom": len(found)}
-    at = stepped(cursor(found, view, view.mode), steps.get(name, 0), len(found))
-    return selected(view, view.mode, found[at].key, last=at == len(found) - 1)
+    at = stepped(cursor(found, view, screen), steps.get(name, 0), len(found))
+    return selected(view, screen, "" if screen.newest and at == len(found) - 1 else found[at].key)
 
 
-def selected(view: View, mode: Mode, key: str, *, last: bool = False) -> View:
-    """The view with the row `key` under the cursor; in the log, the last one means whatever comes."""
-    match mode:
-        case "regions" | "review":
-            return replace(view, region=key, candidate="", top=0)
-        case "tune":
-            return replace(view, candidate=key, top=0)
-        case "lock":
-            return replace(view, fact=key, top=0)
-        case "log":
-            return replace(view, line=-1 if last else int(key), top=0)
-
-
-def _region(scene: Scene, view: View, by: int) -> View:
-    """The next region that is undecided; where all are decided or nothing is to be, the next one."""
-    keys = [
-        entry.key for entry in (rows(scene, view, "review") if view.mode == "review" else region_entries(scene.state))
-    ]
+def _region(scene: Scene, view: View, screen: ScreenSpec, by: int) -> View:
+    """Return the view on the next region that is undecided; on the next one where all are decided."""
+    found = rows(scene, view, screen) if screen.lists == "regions" else ()
+    keys = [entry.key for entry in found] or [row.region for row in ordered(scene.state)]
     if not keys:
         return view
-    open_ones = {change.row.region for change in changes(scene.state) if change.decided.open}
+    undecided = {change.row.region for change in changes(scene.state) if change.decided.open}
     now = region_of(scene, view)
     at = keys.index(now) if now in keys else 0
     turn = [keys[(at + by * step) % len(keys)] for step in range(1, len(keys) + 1)]
-    after = next((key for key in turn if key in open_ones), turn[0])
+    after = next((key for key in turn if key in undecided), turn[0])
     return replace(view, region=after, candidate="", top=0)
 
 
 def scrolled(page: Page, key: str, height: int) -> Page:
-    """A page after a key."""
+    """Return a page after a key, where `height` lines of it are shown."""
     steps = {
         "j": 1, "down": 1, "k": -1, "up": -1, "pagedown": height, "space": height, "pageup": -height,
         "g": -page.top, "home": -page.top, "G": len(page.lines), "end": len(page.lines),
     }  # fmt: skip
     return replace(page, top=max(0, min(page.top + steps.get(key, 0), max(len(page.lines) - height, 0))))
+
+
+def _move(name: str, keys: tuple[str, ...], help: str) -> Act:
+    return Act(name, keys, help, lambda scene, view, screen: Step(view=moved(scene, view, screen, name)), group="move")
+
+
+MOVES = (
+    _move("down", ("j", "down"), "the next row, or a line further in a page"),
+    _move("up", ("k", "up"), "the row before, or a line back in a page"),
+    _move("top", ("g", "home"), "the first row"),
+    _move("bottom", ("G", "end"), "the last row; in the log, follow what comes"),
+    _move("page-down", ("pagedown",), "a page further"),
+    _move("page-up", ("pageup",), "a page back"),
+    _move("open", ("enter",), "the row in detail; of a region, then its candidates"),
+    _move("back", ("escape",), "leave what is open, or clear the filter"),
+    _move("filter", ("/",), "show only rows that hold these words"),
+    _move("sort-back", ("[",), "sort by the column before"),
+    _move("sort", ("]",), "sort by the next column"),
+    _move("focus", ("tab",), "the table or the detail: which of them j and k move"),
+)
+"""Movements that every screen has."""
+UNDECIDED = (
+    _move("next-undecided", ("J",), "the next region to decide on, or the next region"),
+    _move("previous-undecided", ("K",), "the same backwards"),
+)

@@ -1,4 +1,4 @@
-"""Opens what a person named: begins a compile, follows a run, shows a past one again, or looks at a lock."""
+"""The opening of what a person named: a model to compile, a run to follow or to show again, or a lock."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from .session import Session
 
 
 def opened(what: What, path: Path, options: Options, flags: Flags, *, speed: float = 0.0) -> Session:
-    """A session on `path`. Raises AgentCompileError for settings that are not allowed, a run of a newer version, or a
-    folder that cannot be written."""
+    """Return a session on `path`; a model begins a new compile.
+
+    Raises:
+        AgentCompileError: a setting is not allowed, the run is of a newer version, or a folder cannot be written.
+    """
     match what:
         case "lock":
             return Session(None, name=path.name, lock=path, deliver=deliver, store=options.store)
@@ -29,7 +32,7 @@ def opened(what: What, path: Path, options: Options, flags: Flags, *, speed: flo
 
 
 def _begun(model: str, options: Options, flags: Flags) -> Session:
-    """A new compile of `model`, in a process of its own."""
+    """Begin a new compile of `model` in a process of its own."""
     asked = resolve({**flags, "model": model}).options
     run = Path(options.run_dir) if options.run_dir else new_name(options.runs, model)
     arguments = ["compile", model, "--review", "--run-dir", str(run), "--quiet", *as_arguments(flags)]

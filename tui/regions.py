@@ -1,20 +1,21 @@
-"""Mode 1: every region with what is known of it, and one of them in detail. Pure: state to rows and lines."""
+"""The screen of regions: every region with what is known of it, and one of them in detail. Pure."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Trial
-from agentcompile.runs.persistent import GrowingSequence
+from agentcompile.ir.trial import Fallback, Kernel, Measured, Trial
 from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.tables import amount, duration
 
+from .asks import CANCEL
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line, spark
-from .same import Same
-from .scene import Advice
+from .moving import UNDECIDED
+from .scene import Advice, Scene, View
+from .screen import EXPLAIN, ScreenSpec
+from .trials import Placed, Same, ordered, placed, short, times, tone, trials_of
 
 COLUMNS = (
     Column(head="state", width=11),
@@ -41,21 +42,8 @@ _STATES: dict[str, tuple[str, Style]] = {
 }
 
 
-Placed = Mapping[str, Choice]
-"""Region id to what the decode plans run there; empty before there is a plan."""
-
-
-def placed(state: State) -> Placed:
-    """What the plans run, the shortest context's first where they differ."""
-    found: dict[str, Choice] = {}
-    for plan in sorted(state.final, key=lambda plan: (plan.regime.batch, plan.regime.context)):
-        for part in plan.parts if plan.phase == "decode" else ():
-            found.setdefault(part.region, part.choice)
-    return found
-
-
 def state_of(row: RegionProgress, plan: Placed) -> Span:
-    """A row's state as glyph and word."""
+    """Return a region's state as glyph and word."""
     if plan:
         choice = plan.get(row.region)
         return _STATES["unused" if choice is None else "planned" if isinstance(choice, Kernel) else "fallback"]
@@ -66,18 +54,16 @@ def state_of(row: RegionProgress, plan: Placed) -> Span:
     return _STATES[row.state]
 
 
-def entries(state: State) -> list[Entry]:
-    """Every region as a row: those of the plan first, then by their share of the step."""
-    return list(_entries(Same(state)))
+def entries(scene: Scene, view: View) -> list[Entry]:
+    """Return every region as a row: those of the plan first, then by their share of the step."""
+    return list(_entries(Same(scene.state)))
 
 
 @functools.lru_cache(maxsize=2)
-def _entries(same: Same[State]) -> list[Entry]:
-    """Made once, however often one screen asks for them."""
-    state = same.value
-    plan = placed(state)
-    rows = sorted(state.rows, key=lambda row: (row.region not in plan, -row.share, row.name))
-    return [_entry(row, plan) for row in rows]
+def _entries(state: Same[State]) -> list[Entry]:
+    """Return the rows, made once however often one frame asks for them."""
+    plan = placed(state.value)
+    return [_entry(row, plan) for row in ordered(state.value)]
 
 
 def _entry(row: RegionProgress, plan: Placed) -> Entry:
@@ -101,28 +87,6 @@ def _entry(row: RegionProgress, plan: Placed) -> Entry:
     return Entry(key=row.region, cells=cells, order=order)
 
 
-def times(ratio: float) -> str:
-    """A ratio in at most six cells: ``1.38×``, ``32.9×``, ``345×``."""
-    return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×" if ratio < 100 else f"{ratio:.0f}×"
-
-
-def tone(ratio: float) -> Style:
-    """How a ratio to the baseline is shown: faster, slower or neither."""
-    return "good" if ratio >= 1.02 else "bad" if ratio <= 0.98 else ""
-
-
-def short(label: str) -> str:
-    """A candidate without its region's kind: ``rows(ROWS=4)``."""
-    return label.partition("/")[2] or label
-
-
-def brief(candidate: Candidate) -> str:
-    """A candidate where there is little room: its variant and its values, in the order of the parameters."""
-    values = ", ".join(str(value) for _, value in candidate.params)
-    variant = candidate.template.partition("/")[2] or candidate.template
-    return f"{variant}({values})" if values else variant
-
-
 def _runs(row: RegionProgress, plan: Placed) -> Span:
     if plan and row.region not in plan:
         return "others cover it", "dim"
@@ -136,7 +100,7 @@ def _runs(row: RegionProgress, plan: Placed) -> Span:
 
 
 def _open(row: RegionProgress) -> Span:
-    """What a region without a choice is doing."""
+    """Return what a region without a choice is doing."""
     if row.running:
         done, total = row.rounds
         return f"{short(row.running)}{f' {done}/{total}' if total else ''}", "accent"
@@ -145,30 +109,16 @@ def _open(row: RegionProgress) -> Span:
     return ("no template" if row.state != "found" else "found"), "dim"
 
 
-def trials_of(state: State, region: str) -> Sequence[Trial]:
-    """A region's trials in the order they were made."""
-    return in_region(state.trials, region)
-
-
-def in_region(trials: GrowingSequence[Trial], region: str) -> Sequence[Trial]:
-    """Those of one region, in their order."""
-    return trials.of(_region, region)
-
-
-def _region(trial: Trial) -> str:
-    return trial.candidate.region
-
-
-def detail(state: State, region: str, advice: Advice | None, width: int, ink: Ink) -> list[Line]:
-    """One region: what it costs, its operators and interface, what was advised, what was found, how it went."""
-    row = state.row(region)
+def detail(scene: Scene, view: View, region: str, width: int, ink: Ink) -> list[Line]:
+    """Return one region in full: its cost, operators and interface, advice, checks, and the course of its trials."""
+    row = scene.state.row(region)
     if row is None:
         return [line(("No region yet. They appear when the model is cut.", "dim"))]
-    trials = trials_of(state, region)
+    trials = trials_of(scene.state, region)
     lines = [line((row.name, "title")), line((row.regime, "dim")), line()]
-    lines += pairs(_cost(row, placed(state)), ink, width)
+    lines += pairs(_cost(row, placed(scene.state)), ink, width)
     lines += _interface(row, ink, width)
-    lines += _advice(row, trials, advice, ink, width)
+    lines += _advice(row, trials, scene.advice.get(region), ink, width)
     lines += _checks(row, trials, ink, width)
     return [*lines, *_trend(trials, ink, width)]
 
@@ -220,7 +170,7 @@ def _advice(row: RegionProgress, trials: Sequence[Trial], advice: Advice | None,
 
 
 def claim(label: str, row: RegionProgress, trials: Sequence[Trial]) -> Span:
-    """What became of the advice to try `label` first: unverified, confirmed or refuted, by measurement alone."""
+    """Return what became of the advice to try `label` first, by measurement alone: unverified, confirmed or refuted."""
     of_it = [trial for trial in trials if trial.candidate.label == label]
     measured = [trial.verdict.measurement for trial in of_it if isinstance(trial.verdict, Measured)]
     if not of_it:
@@ -257,7 +207,7 @@ def _checks(row: RegionProgress, trials: Sequence[Trial], ink: Ink, width: int) 
 
 
 def _trend(trials: Sequence[Trial], ink: Ink, width: int) -> list[Line]:
-    """The best ratio so far, trial by trial."""
+    """Return the best ratio so far, trial by trial."""
     best = 0.0
     course: list[float] = []
     for trial in trials:
@@ -269,3 +219,19 @@ def _trend(trials: Sequence[Trial], ink: Ink, width: int) -> list[Line]:
     shown = spark(course, min(width - 24, 48), ink)
     text = f" {times(course[0])} → {times(course[-1])}"
     return [line(), line(("Best ratio by trial", "head")), line((shown, "accent"), (text, ""))]
+
+
+SCREEN = ScreenSpec(
+    name="regions",
+    title="Regions",
+    about="what the model was cut into",
+    columns=lambda scene: COLUMNS,
+    entries=entries,
+    detail=detail,
+    keys=(*UNDECIDED, CANCEL),
+    foot=("open", "filter", "sort", "pause"),
+    empty="No regions yet: they appear when the model is cut.",
+    lists="regions",
+    opens="tune",
+    headless=EXPLAIN,
+)

@@ -1,19 +1,24 @@
-"""Mode 3: the plan as a difference from PyTorch, with what a person decided on each region. Pure."""
+"""The screen of review: the plan as a difference from PyTorch, with what a person decided on each region. Pure."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
+from agentcompile.control.actions import action
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
-from agentcompile.runs.progress import RegionProgress, State
+from agentcompile.ir.trial import Fallback, Kernel, Measured, Measurement, Plan
+from agentcompile.runs.progress import State
 from agentcompile.runs.tables import duration
 
-from .decided import NOTHING, Decided, decisions
+from . import asks
+from .decided import Change, changes
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line
-from .regions import brief, short, times, tone, trials_of
+from .moving import UNDECIDED
+from .scene import BENCH, Pick, Scene, Step, View
+from .screen import ScreenSpec
+from .trials import brief, latest, measured, short, times, tone, trials_of
 
 COLUMNS = (
     Column(head="plan", width=8),
@@ -26,101 +31,9 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One region of the plan: what serves it, how much that saves in a step, and what was decided."""
-
-    row: RegionProgress
-    choice: Choice
-    sites: int
-    measurement: Measurement | None
-    proposed_ns: float
-    """What the kernel that was measured best would save, whatever was decided; below 0 for PyTorch."""
-    decided: Decided
-
-    @property
-    def saved_ns(self) -> float:
-        """Time that its kernel takes off a step, estimated from its own measurement beside PyTorch."""
-        m = self.measurement
-        return self.sites * float(m.baseline_ns - m.median_ns) if m and isinstance(self.choice, Kernel) else 0.0
-
-    @property
-    def expected_ns(self) -> float:
-        """Its time in a step by itself: as measured, of PyTorch too; the roofline where nothing was."""
-        if isinstance(self.choice, Kernel) and self.measurement is not None:
-            return self.sites * float(self.measurement.median_ns)
-        best = self.row.best
-        return self.sites * (float(best.measurement.baseline_ns) if best is not None else self.row.floor_ns)
-
-
-def parts(state: State) -> tuple[Part, ...]:
-    """The parts of all decode plans, each region once; before there is a plan, every region with a choice."""
-    if not state.plans:
-        return tuple(Part(region=row.region, choice=row.choice) for row in state.rows if row.choice is not None)
-    found: dict[str, Part] = {}
-    for plan in sorted(state.plans, key=lambda plan: (plan.regime.batch, plan.regime.context)):
-        for part in plan.parts if plan.phase == "decode" else ():
-            found.setdefault(part.region, part)
-    return tuple(found.values())
-
-
-def changes(state: State) -> list[Change]:
-    """What the plan changes, largest measured saving first, and what it keeps; a decision moves nothing."""
-    found = []
-    standing = decisions(state)
-    for part in parts(state):
-        row = state.row(part.region)
-        if row is None:
-            continue
-        word = standing.get(row.region, NOTHING)
-        choice = _choice(state, part.choice, word)
-        found.append(
-            Change(
-                row=row,
-                choice=choice,
-                sites=len(part.sites) or row.sites,
-                measurement=_measurement(state, choice),
-                proposed_ns=_saved_ns(len(part.sites) or row.sites, _measurement(state, part.choice)),
-                decided=word,
-            )
-        )
-    return sorted(found, key=lambda one: (-one.proposed_ns, one.row.name))
-
-
-def _saved_ns(sites: int, measurement: Measurement | None) -> float:
-    return sites * float(measurement.baseline_ns - measurement.median_ns) if measurement else -1.0
-
-
-def _choice(state: State, measured: Choice, word: Decided) -> Choice:
-    """What the region will run: as measured, or as a person decided."""
-    if word.word == "rejected":
-        return Fallback(reason=word.reason or "rejected by a person", decided_by="human")
-    point = word.instead
-    if word.word != "overridden" or point is None:
-        return measured
-    trial = next((one for one in reversed(trials_of(state, point.region)) if one.candidate == point), None)
-    if trial is None or not isinstance(trial.verdict, Measured):
-        return measured
-    m = trial.verdict.measurement
-    return Kernel(
-        candidate=point, source=trial.source, speedup=m.speedup, half_width=m.half_width, decided_by="human",
-        reason=word.reason,
-    )  # fmt: skip
-
-
-def _measurement(state: State, choice: Choice) -> Measurement | None:
-    if not isinstance(choice, Kernel):
-        return None
-    last: dict[str, Measurement] = {}
-    for trial in trials_of(state, choice.candidate.region):
-        if trial.candidate.id == choice.candidate.id and isinstance(trial.verdict, Measured):
-            last[trial.fidelity] = trial.verdict.measurement
-    return last.get("confirm") or last.get("search")
-
-
-def entries(state: State, *, narrow: bool = False) -> list[Entry]:
-    """The plan's regions as rows; `narrow` leaves out the names of parameters, which the detail has."""
-    return [_entry(change, narrow) for change in changes(state)]
+def entries(scene: Scene, view: View) -> list[Entry]:
+    """Return the plan's regions as rows; where there is little room, without the names of parameters."""
+    return [_entry(change, view.width < BENCH[0]) for change in changes(scene.state)]
 
 
 def _entry(change: Change, narrow: bool) -> Entry:
@@ -144,9 +57,9 @@ def _entry(change: Change, narrow: bool) -> Entry:
     )
 
 
-def heading(state: State, width: int, ink: Ink) -> list[Line]:
-    """Two lines over the plan: the estimate beside what was measured in the step, and what is left to decide."""
-    found = changes(state)
+def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
+    """Return two lines over the plan: the estimate beside what was measured in the step, and what is left to decide."""
+    found = changes(scene.state)
     if not found:
         return [
             line(("No plan yet", "title")),
@@ -157,12 +70,14 @@ def heading(state: State, width: int, ink: Ink) -> list[Line]:
     changed = sum(isinstance(change.choice, Kernel) for change in found)
     kept = len(found) - changed
     summary = f"{changed} change, {kept} keep PyTorch" + (f", {left}" if left else "")
-    return [step_line(state, found, width, ink), line((summary, "dim"))]
+    return [_step_line(scene.state, found, width, ink), line((summary, "dim"))]
 
 
-def step_line(state: State, found: list[Change], width: int, ink: Ink) -> Line:
-    """The step as estimated from the regions' own times, and as measured with all kernels in place, before or after a
-    person's decisions."""
+def _step_line(state: State, found: list[Change], width: int, ink: Ink) -> Line:
+    """Return the step's time as estimated from its regions, and as measured with all kernels in place.
+
+    The line says whether it was measured before or after a person's decisions.
+    """
     plan = _first(state)
     saved = sum(change.saved_ns for change in found)
     estimate = sum(change.expected_ns for change in found)
@@ -187,7 +102,7 @@ def step_line(state: State, found: list[Change], width: int, ink: Ink) -> Line:
 
 
 def _as_decided(state: State, found: list[Change]) -> bool:
-    """Whether what was measured in the step is what a person decided: a change is measured when the lock is written."""
+    """Return whether the step was measured as a person decided: a change is measured when the lock is written."""
     return bool(state.ruled) or not any(change.decided.word in ("rejected", "overridden") for change in found)
 
 
@@ -196,9 +111,9 @@ def _first(state: State) -> Plan | None:
     return min(plans, key=lambda plan: (plan.regime.batch, plan.regime.context), default=None)
 
 
-def detail(state: State, region: str, width: int, ink: Ink) -> list[Line]:
-    """One region of the plan: what it would run and why, what was decided, and what else may be used."""
-    change = next((change for change in changes(state) if change.row.region == region), None)
+def detail(scene: Scene, view: View, region: str, width: int, ink: Ink) -> list[Line]:
+    """Return one region of the plan in full: what it would run and why, what was decided, and what else may be used."""
+    change = next((change for change in changes(scene.state) if change.row.region == region), None)
     if change is None:
         return [line(("Nothing to decide yet", "dim"))]
     lines = [line((change.row.name, "title")), line((f"{change.sites} of {change.row.sites} sites", "dim")), line()]
@@ -215,7 +130,7 @@ def detail(state: State, region: str, width: int, ink: Ink) -> list[Line]:
     lines += pairs(facts, ink, width)
     lines += [line(), line(("Decision", "head")), line(change.decided.span)]
     lines += [line((piece, "dim")) for piece in ink.wrap(change.decided.detail, width)] if change.decided.detail else []
-    return lines + _others(state, change, width, ink)
+    return lines + _others(scene.state, change, width, ink)
 
 
 def _others(state: State, change: Change, width: int, ink: Ink) -> list[Line]:
@@ -231,3 +146,47 @@ def _others(state: State, change: Change, width: int, ink: Ink) -> list[Line]:
         name = ink.fit(brief(candidate) if width < 60 else short(candidate.label), max(width - 17, 8))
         lines.append(line(name, (f"{duration(m.median_ns):>8}", ""), (f"{times(m.speedup):>8}", tone(m.speedup))))
     return lines
+
+
+def _choices(scene: Scene, region: str) -> list[tuple[str, str]]:
+    """Return the candidates that may run instead of the chosen one, the fastest first: id and label."""
+    found = []
+    for id, trial in latest(scene.state, region).items():
+        m = measured(trial)
+        if trial.verdict.kind == "measured" and m and not asks.refusal("override", scene, region, id):
+            found.append((m.median_ns, id, f"{trial.candidate.label}  {m.speedup:.2f}×"))
+    return [(id, label) for _, id, label in sorted(found)]
+
+
+def _picked(scene: Scene, view: View, screen: ScreenSpec) -> Step:
+    region = asks.target_of(scene, view, screen)
+    row = scene.state.row(region)
+    title = f"{row.name if row else ''} runs instead:"
+    return Step(
+        view=replace(view, overlay=Pick(action="override", title=title, options=tuple(_choices(scene, region))))
+    )
+
+
+def _not_picked(scene: Scene, view: View, screen: ScreenSpec) -> str:
+    found = _choices(scene, asks.target_of(scene, view, screen))
+    return asks.unchangeable(scene) or ("" if found else "No other candidate of this region passed every check.")
+
+
+SCREEN = ScreenSpec(
+    name="review",
+    title="Review",
+    about="the plan as a difference, to decide on",
+    columns=lambda scene: COLUMNS,
+    entries=entries,
+    detail=detail,
+    heading=heading,
+    keys=(
+        *UNDECIDED, asks.APPROVE, asks.REJECT, replace(asks.OVERRIDE, does=_picked, why_not=_not_picked), asks.UNDO,
+        asks.APPROVE_SAFE, asks.REJECT_REST, asks.CANCEL, asks.WRITE, asks.SOURCE, asks.DIFF,
+    ),
+    foot=("open", "approve", "reject", "override", "undo", "approve-safe", "write"),
+    empty="No plan yet.",
+    lists="regions",
+    side=42,
+    headless=action("approve").headless,
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the app knows and what it shows: the run as its events tell, and where the person is in it. Values only."""
+"""What the app knows and shows: the run as its events tell, where the person is, what a key does. Values only."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from agentcompile.control.commands import Command
 from agentcompile.runs.progress import State
 
 from .ink import Style
 
-Mode = Literal["regions", "tune", "review", "lock", "log"]
-MODES: tuple[Mode, ...] = ("regions", "tune", "review", "lock", "log")
 Baseline = Literal["pytorch", "best", "first"]
+What = Literal["copy", "source", "diff", "lock-text", "resume", "write", "check", "replay", "leave", "stop", "theme"]
 BASELINES: tuple[Baseline, ...] = ("pytorch", "best", "first")
 LEAST = (60, 16)
 """Columns and rows below which nothing is shown."""
@@ -45,7 +45,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A replay or a check of the lock that runs beside, as far as its own events tell."""
+    """A replay or a check of the lock that runs beside the app, as far as its own events tell."""
 
     what: Literal["check", "replay"]
     state: State = field(default_factory=State)
@@ -55,15 +55,13 @@ class Replay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is known: of the run, of the process that makes it, of a replay beside it."""
+    """What is known of the run, of the process that works on it, and of a replay beside it."""
 
     run: str = ""
     """The run directory as a person would name it."""
     path: str = ""
     state: State = field(default_factory=State)
     life: Life = "ended"
-    review: bool = False
-    """Whether the run stops before its lock for a person."""
     log: tuple[LogLine, ...] = ()
     advice: Mapping[str, Advice] = field(default_factory=dict)
     """By region id."""
@@ -76,7 +74,7 @@ class Scene:
     speed: float = 0.0
     """Of a past run that is shown again; 0 for one that is followed."""
     ending: str = ""
-    """Why a compiler is gone that did not say so, where something else tells."""
+    """Why a compiler is gone that did not say so itself; empty when nothing tells."""
     fault: str = ""
     """Why the run cannot be read any further."""
 
@@ -126,17 +124,16 @@ Overlay = Ask | Palette | Page | Pick
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Where the person is."""
+    """Where the person is: the screen, cursors, filters, what lies over the screen, the size of the terminal."""
 
     width: int = 80
     height: int = 24
-    mode: Mode = "regions"
+    mode: str = "regions"
+    """The name of the screen that is shown."""
     region: str = ""
     candidate: str = ""
-    review: str = ""
-    fact: str = ""
-    line: int = -1
-    """The log's line under the cursor by number; -1 follows the newest."""
+    cursor: Mapping[str, str] = field(default_factory=dict)
+    """Screen name to the key of its entry under the cursor, for screens that list neither regions nor candidates."""
     detail: bool = False
     """Whether the detail has the whole body, where it does not stand beside the table."""
     top: int = 0
@@ -158,3 +155,29 @@ class View:
     def bench(self) -> bool:
         """Whether the workbench fits."""
         return self.width >= BENCH[0] and self.height >= BENCH[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """An effect: send a command to the compiler, or write it into the run where no compiler works."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """An effect that the app brings about itself; `text` is the candidate of a source or a difference."""
+
+    what: What
+    text: str = ""
+
+
+Effect = Send | Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The view after a key, and the effects that follow from it."""
+
+    view: View
+    effects: tuple[Effect, ...] = ()

@@ -1,11 +1,12 @@
 """One run or lock on the screen: what is known of it, and what the app does for it outside.
 
-In: keys and time. Out: a `Scene` and a `View` to draw. Knows nothing of the toolkit, so that it is tested without it.
+In: keys and time. Out: a `Scene` and a `View` to draw. It knows nothing of the toolkit, so that it is tested without.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -16,11 +17,13 @@ from agentcompile.control.actions import action
 from agentcompile.errors import AgentCompileError
 from agentcompile.lockfile.files import read_lock
 
-from . import asks, compiler, sources
+from . import asks, compiler, source
 from .feed import Feed
 from .locking import lock_facts
-from .scene import Page, Replay, Scene, View
-from .update import Call, Effect, Send, press
+from .scene import Call, Effect, Page, Replay, Scene, Send, View
+from .screen import Screens, shown
+from .screens import SCREENS
+from .update import press
 
 TELLS, TELL_S = 5, 0.5
 """How often a compiler is told that it is watched, and how long it may take to answer."""
@@ -30,7 +33,7 @@ Deliver = Callable[[Path, Command], Reply]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of an effect: a sentence, or a page; `leave` ends the app; `copy` goes to the clipboard."""
+    """The outcome of an effect: a sentence, or a page; `leave` ends the app; `copy` goes to the clipboard."""
 
     text: str = ""
     ok: bool = True
@@ -52,9 +55,11 @@ class Session:
         process: subprocess.Popen[bytes] | None = None,
         deliver: Deliver,
         store: Path,
+        screens: Screens = SCREENS,
     ) -> None:
         self.feed = feed
-        self.view = View(mode="lock" if feed is None else "regions")
+        self.screens = screens
+        self.view = View(mode="lock" if feed is None else screens[0].name)
         self.process = process
         self.scene = Scene(run=name, path=str(feed.path) if feed else "", lock_path=str(lock or ""))
         self._deliver = deliver
@@ -76,7 +81,7 @@ class Session:
         self.scene = replace(self.scene, lock_path=str(path), lock_text=text, lock_facts=facts)
 
     def poll(self, budget_s: float = 0.03) -> bool:
-        """Read what is new for at most about `budget_s`; returns whether the screen may have changed."""
+        """Read what is new for at most about `budget_s`, and return whether the screen may have changed."""
         before = self.scene
         if self._runner is not None:
             replay = self._runner.poll()
@@ -116,7 +121,7 @@ class Session:
         return self.scene is not before
 
     def untold(self, ui_hz: float) -> bool:
-        """Whether a compiler works that may not know yet that it is watched. True a few times only."""
+        """Return whether a compiler works that may not know yet that it is watched; true a few times only."""
         feed = self.feed
         if feed is None or feed.speed or not feed.held or feed.state.ui_hz >= ui_hz or self._told >= TELLS:
             return False
@@ -124,27 +129,27 @@ class Session:
         return True
 
     def tell(self, ui_hz: float) -> None:
-        """Have it written into the run how often a second this screen is drawn; waits for the compiler."""
+        """Have the compiler write into the run how often a second this screen is drawn, and wait for it."""
         with contextlib.suppress(AgentCompileError):  # it is told again, or is one that nobody can steer
             send(Path(self.scene.path), Watch(ui_hz=ui_hz), timeout_s=TELL_S)
 
     def _stillborn(self) -> str:
-        """Why a compiler ended before its first event."""
+        """Return why a compiler ended before its first event."""
         said = [text for text in self._said() if not text.startswith(compiler.BEGINS)]
         return "the compiler did not start: " + ("; ".join(said[-2:]) or "it said nothing")
 
     def _said(self) -> list[str]:
-        """What the compiler said beside its events."""
+        """Return the lines of the compiler's stderr."""
         return [line.text for line in (self.feed.log if self.feed else ()) if line.source == "stderr"]
 
     def key(self, key: str, character: str = "") -> tuple[Effect, ...]:
-        """One key; what is to be done outside is returned and done by `act`."""
-        step = press(self.scene, self.view, key, character)
+        """Take one key, and return the effects that `act` brings about."""
+        step = press(self.scene, self.view, key, character, self.screens)
         self.view = step.view
         return step.effects
 
     def act(self, effect: Effect) -> Outcome:
-        """Do what a key asked for; may take seconds where a compiler must answer, so it runs beside the screen."""
+        """Bring an effect about; it may take seconds where a compiler must answer, so it runs beside the screen."""
         try:
             match effect:
                 case Send(command=command):
@@ -177,7 +182,7 @@ class Session:
                 return self._replay(call.what)
 
     def _stop(self) -> Outcome:
-        """End the compiler in good order; one that does not answer is ended by signal. Either way the app leaves."""
+        """End the compiler in good order, by a signal where it does not answer; either way the app leaves."""
         try:
             self._deliver(Path(self.scene.path), Stop())
         except AgentCompileError:
@@ -185,9 +190,9 @@ class Session:
         return Outcome(leave=True)
 
     def _source(self, call: Call) -> Outcome:
-        region = asks.target_of(self.scene, self.view)
+        region = asks.target_of(self.scene, self.view, shown(self.screens, self.view))
         folder = Path(self.scene.path)
-        page = sources.page(self.scene.state, region, call.text, folder, self._store, diff=call.what == "diff")
+        page = source.page(self.scene.state, region, call.text, folder, self._store, diff=call.what == "diff")
         return Outcome(page=page) if isinstance(page, Page) else Outcome(text=page, ok=False)
 
     def _resume(self, what: str) -> Outcome:
@@ -210,20 +215,15 @@ class Session:
         return Outcome(text="")
 
     def command(self) -> str:
-        """The command that does headlessly what the screen is about."""
-        scene, view = self.scene, self.view
-        if view.mode == "lock" or not scene.path:
-            return action("replay").headless.replace("LOCK", scene.lock_path or "LOCK")
-        row = scene.state.row(asks.target_of(scene, view))
-        name = row.name if row is not None else "REGION"
-        if view.mode == "review":
-            return action("approve").headless.replace("RUN", scene.path).replace("REGION", name)
-        if view.mode in ("regions", "tune"):
-            return f"agentcompile explain {name} --run-dir {scene.path}"
-        return f"agentcompile runs status {scene.path}"
+        """Return the command that does without the app what the screen is about."""
+        scene, screen = self.scene, shown(self.screens, self.view)
+        row = scene.state.row(asks.target_of(scene, self.view, screen))
+        values = {"RUN": scene.path, "REGION": row.name if row else "REGION", "LOCK": scene.lock_path or "LOCK"}
+        command = screen.headless if scene.path else action("replay").headless
+        return re.sub("|".join(values), lambda found: values[found[0]], command)
 
     def end(self) -> None:
-        """End what runs only for this screen; a compiler goes on."""
+        """End a check or replay that runs only for this screen; a compiler goes on."""
         if self._runner is not None:
             self._runner.end()
             self._runner = None

@@ -1,20 +1,27 @@
-"""Programs as pages: the source of a candidate highlighted, two of them as a difference, the help in its groups."""
+"""Pages: the program of a candidate highlighted, two of them as a difference, the help in its groups."""
 
 from __future__ import annotations
 
 import difflib
 import functools
 from collections.abc import Sequence
+from pathlib import Path
+
+from agentcompile.control import source_text
+from agentcompile.events import clean
+from agentcompile.ir.trial import Kernel
+from agentcompile.runs.progress import State
+from agentcompile.runs.session import RunDirectory
 
 from .ink import Ink, Line, Span, Style, line
 from .scene import Page
+from .trials import latest, placed
 
 LEXERS = {"cuda": "cuda", "cpp": "cpp", "triton": "python", "library": "text", "toml": "toml"}
-MOST_LINES = 20_000
 
 
 def colours(page: Page, width: int, ink: Ink) -> list[Line]:
-    """The lines of a page as they are drawn; each fits `width`, a longer one is cut with an ellipsis."""
+    """Return the lines of a page with their styles; only plain text is wrapped at `width`."""
     match page.kind:
         case "help":
             return [_help(text) for text in page.lines]
@@ -50,7 +57,7 @@ def _numbered(lines: tuple[str, ...], language: str) -> list[Line]:
 
 
 def _highlighted(lines: Sequence[str], language: str) -> list[tuple[Span, ...]]:
-    """Spans by the grammar of the language; plain text for one that is not in the table."""
+    """Return the spans of each line by the grammar of the language; of one that is not in `LEXERS`, plain text."""
     from pygments.lexers import get_lexer_by_name
 
     lexer = get_lexer_by_name(LEXERS.get(language, "text"), stripnl=False, ensurenl=False)
@@ -83,6 +90,52 @@ _TOKENS: tuple[tuple[str, Style], ...] = (
 
 
 def difference(old: Sequence[str], new: Sequence[str], old_name: str, new_name: str) -> tuple[str, ...]:
-    """A unified difference of two programs; says so when there is none."""
+    """Return a unified difference of two programs, or a line that says that they are the same."""
     lines = tuple(difflib.unified_diff(old, new, old_name, new_name, lineterm="", n=3))
     return lines or ("The two programs are the same.",)
+
+
+def page(state: State, region: str, candidate: str, run: Path, store: Path, *, diff: bool) -> Page | str:
+    """Return a candidate's program, or its difference from what the region runs, or why there is none."""
+    found = latest(state, region)
+    one = found.get(candidate)
+    if one is None:
+        return "This candidate was not judged yet: its program is made when it is."
+    label = one.candidate.label
+    new = text_of(run, one.source)
+    if new is None:
+        return f"The program of {label} is not kept here any more: r judges it again."
+    row = state.row(region)
+    language = next(
+        (offer.language for offer in (row.offers if row else ()) if offer.template == one.candidate.template), "cpp"
+    )
+    if not diff:
+        return Page(title=label, kind="source", lines=new, language=language)
+    other = incumbent(state, region, candidate)
+    if other is None:
+        return "There is nothing to hold it against: no other candidate of this region was measured."
+    old = text_of(run, found[other].source)
+    old_label = found[other].candidate.label
+    if old is None:
+        return f"The program of {old_label} is not kept here any more: r judges it again."
+    return Page(title=f"{old_label} → {label}", kind="diff", lines=difference(old, new, old_label, label))
+
+
+def incumbent(state: State, region: str, candidate: str) -> str | None:
+    """Return what `candidate` is compared with: what the region runs, else its best, else another one measured."""
+    row = state.row(region)
+    wanted = []
+    runs = placed(state).get(region, row.choice if row is not None else None)
+    if isinstance(runs, Kernel):
+        wanted.append(runs.candidate.id)
+    if row is not None and row.best is not None:
+        wanted.append(row.best.candidate)
+    known = latest(state, region)
+    wanted += [id for id, one in known.items() if one.verdict.kind == "measured"]
+    return next((id for id in wanted if id != candidate and id in known), None)
+
+
+def text_of(run: Path, digest: str) -> tuple[str, ...] | None:
+    """Return the lines of a program by its digest; None when it is not kept."""
+    text = source_text(RunDirectory(run), digest)
+    return tuple(clean(text, len(text) + 1, lines=True).split("\n")) if text is not None else None

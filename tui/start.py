@@ -1,4 +1,4 @@
-"""The start page: what can be opened, what a new compile is asked for, the command that does the same. Pure."""
+"""The start page: what can be opened, the settings of a new compile, the command that does the same. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agentcompile.search import STRATEGIES
 
 from . import chrome
 from .editing import edited, named
-from .frame import ask_line
+from .frame import ask_line, too_small
 from .grid import Column, Entry, cursor_of, picked, table
 from .ink import BLANK, Ink, Line, Span, line, shaped
 from .scene import LEAST, Ask, Page, View
@@ -23,11 +23,7 @@ _WORDS: dict[Kind, Span] = {
     "run": ("◐ run", ""),
     "lock": ("‖ lock", ""),
 }
-COLUMNS = (
-    Column(head="open", width=9),
-    Column(head="name", width=24, grow=2),
-    Column(head="about", width=16, grow=3),
-)
+COLUMNS = (Column(head="open", width=9), Column(head="name", width=24, grow=2), Column(head="about", width=16, grow=3))
 FIELDS = ("target", "advisor", "strategy", "budget", "seconds", "out")
 CYCLES = {
     "target": ("auto", "cpu", "cuda:0"),
@@ -51,7 +47,7 @@ HELP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Something that can be opened: the argument that names it, and a word on it."""
+    """Something that can be opened: its kind, its name, the argument that means it, and a remark."""
 
     kind: Kind
     name: str
@@ -61,15 +57,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where the person is on the start page, and what a new compile would be asked for."""
+    """Where the person is on the start page, and the settings of a new compile."""
 
     found: tuple[Found, ...] = ()
     chosen: str = ""
     settings: tuple[tuple[str, str], ...] = ()
-    """Setting to value; those at their default are left out of the command."""
+    """The value of each setting; those at their default are left out of the command."""
     defaults: tuple[tuple[str, str], ...] = ()
     field: int = -1
-    """The setting under the cursor; -1: the list has it."""
+    """The setting under the cursor; -1 when the cursor is in the list."""
     wanted: str = ""
     ask: Ask | None = None
     page: Page | None = None
@@ -80,7 +76,7 @@ Does = Literal["", "open", "copy", "leave", "theme"]
 
 
 def entries(start: Start) -> list[Entry]:
-    """What can be opened, as rows."""
+    """Return what can be opened, as rows."""
     rows = [
         Entry(key=one.argument, cells=(_WORDS[one.kind], (one.name, ""), (one.about, "dim"))) for one in start.found
     ]
@@ -88,7 +84,7 @@ def entries(start: Start) -> list[Entry]:
 
 
 def chosen(start: Start) -> Found | None:
-    """What is under the cursor; None when nothing is there."""
+    """Return what is under the cursor; None when nothing is there."""
     rows = entries(start)
     if not rows:
         return None
@@ -97,7 +93,7 @@ def chosen(start: Start) -> Found | None:
 
 
 def arguments(start: Start, found: Found) -> list[str]:
-    """The arguments of the command that does what the page is about to do."""
+    """Return the arguments of the command that does what the page is about to do."""
     match found.kind:
         case "run":
             return ["runs", "status", found.argument]
@@ -110,17 +106,16 @@ def arguments(start: Start, found: Found) -> list[str]:
 
 
 def command(start: Start) -> str:
-    """The equivalent command line, to be copied."""
+    """Return the equivalent command line; empty when nothing can be opened."""
     found = chosen(start)
     return shlex.join(["agentcompile", *arguments(start, found)]) if found is not None else ""
 
 
 def frame(start: Start, view: View, ink: Ink) -> list[Line]:
-    """The start page: `view.height` lines of `view.width` cells."""
+    """Return the start page: `view.height` lines of `view.width` cells."""
     width, height = view.width, view.height
     if width < LEAST[0] or height < LEAST[1]:
-        text = f"agentcompile needs {LEAST[0]}×{LEAST[1]}; this terminal is {width}×{height}. Make it larger; q quits."
-        return shaped([line((piece, "warn")) for piece in ink.wrap(text, max(width, 1))], width, height, ink)
+        return too_small(width, height, ink)
     head = [
         line((" agentcompile  ", "accent"), ("an inference compiler: watch it, steer it, lock what is faster", "dim")),
         chrome.rule(width, ink),
@@ -177,7 +172,7 @@ def _foot(start: Start, width: int, ink: Ink) -> list[Line]:
 
 
 def press(start: Start, key: str, character: str, height: int) -> tuple[Start, Does]:
-    """The page after a key, and what the app is to do."""
+    """Return the page after a key, and what the app is to do."""
     start = replace(start, message="")
     if start.ask is not None:
         return _asked(start, start.ask, key, character)

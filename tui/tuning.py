@@ -1,12 +1,14 @@
-"""Mode 2: the candidates of one region with their latencies, beside a baseline that can be switched. Pure."""
+"""The screen of tuning: the candidates of one region with their latencies, beside one of three baselines. Pure."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from agentcompile.ir.evaluate import EvaluationError, evaluate
+from agentcompile.ir.expr import ExprError, free_names, parse
 from agentcompile.ir.trial import (
     Check,
     Choice,
@@ -19,15 +21,17 @@ from agentcompile.ir.trial import (
     Trial,
     reason,
 )
-from agentcompile.runs.persistent import GrowingSequence
 from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.tables import duration
 
+from .asks import APPROVE, CANCEL, DIFF, EDIT, OVERRIDE, REJECT, RERUN, SOURCE, UNDO
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, histogram, line, meter, spark
-from .regions import brief, claim, in_region, placed, short, times, tone
-from .same import Same
-from .scene import Baseline
+from .moving import UNDECIDED
+from .regions import claim
+from .scene import BASELINES, Baseline, Scene, Step, View
+from .screen import EXPLAIN, Act, ScreenSpec, key_of
+from .trials import Same, brief, latest, measured, placed, region_of, short, times, tone
 
 COLUMNS = (
     Column(head="state", width=12),
@@ -64,46 +68,15 @@ _FAILED: dict[str, tuple[str, Style]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """What ratios are taken to: its name, its logarithm beside PyTorch and its own interval."""
+    """The baseline of the shown ratios: its name, its log ratio to PyTorch, and half of that ratio's interval."""
 
     name: str
     log_ratio: float = 0.0
     half_width: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Latest:
-    """A candidate with its last word: a confirming trial outranks a search trial."""
-
-    trial: Trial
-    times: int
-    """How often it was tried."""
-
-
-def latest(state: State, region: str) -> Mapping[str, Latest]:
-    """Candidate id to its last word, in the order they were first tried."""
-    return _latest(Same(state.trials), region)
-
-
-@functools.lru_cache(maxsize=4)
-def _latest(trials: Same[GrowingSequence[Trial]], region: str) -> Mapping[str, Latest]:
-    """Worked out once, however often one screen asks for it."""
-    found: dict[str, Latest] = {}
-    for trial in in_region(trials.value, region):
-        old = found.get(trial.candidate.id)
-        outranked = old is not None and old.trial.fidelity == "confirm" and trial.fidelity == "search"
-        kept = old.trial if old is not None and outranked else trial
-        found[trial.candidate.id] = Latest(trial=kept, times=(old.times if old else 0) + 1)
-    return found
-
-
-def measured(trial: Trial) -> Measurement | None:
-    """The measurement of a trial that has one."""
-    return trial.verdict.measurement if isinstance(trial.verdict, (Measured, Impossible)) else None
-
-
 def arm(state: State, region: str, baseline: Baseline) -> Arm:
-    """The arm that ratios are taken to; PyTorch where the other is not measured yet."""
+    """Return the baseline of the shown ratios; PyTorch where another one is not measured yet."""
     row = state.row(region)
     if row is None or baseline == "pytorch":
         return Arm(name="PyTorch")
@@ -113,7 +86,7 @@ def arm(state: State, region: str, baseline: Baseline) -> Arm:
         m = row.best.measurement
         return Arm(name=f"the best, {short(row.best.label)}", log_ratio=m.log_ratio, half_width=_finite(m))
     for one in latest(state, region).values():
-        if row.head and one.trial.candidate.label == row.head[0] and (found := measured(one.trial)) is not None:
+        if row.head and one.candidate.label == row.head[0] and (found := measured(one)) is not None:
             name = f"the adviser's first, {short(row.head[0])}"
             return Arm(name=name, log_ratio=found.log_ratio, half_width=_finite(found))
     return Arm(name="PyTorch (the adviser's first is not measured)")
@@ -123,15 +96,17 @@ def _finite(m: Measurement) -> float:
     return m.half_width if m.half_width < 1e3 else 0.0
 
 
-def entries(state: State, region: str, baseline: Baseline, *, narrow: bool = False) -> list[Entry]:
-    """A region's candidates: what runs now first, then the fastest, then what failed. `narrow` leaves out the names of
-    parameters, which the detail has."""
-    return list(_entries(Same(state), region, baseline, narrow))
+def entries(scene: Scene, view: View) -> list[Entry]:
+    """Return a region's candidates: what runs now first, then the fastest, then what failed.
+
+    Below the workbench's size the names of parameters are left out, which the detail has.
+    """
+    return list(_entries(Same(scene.state), region_of(scene, view), view.baseline, not view.bench))
 
 
 @functools.lru_cache(maxsize=4)
 def _entries(same: Same[State], region: str, baseline: Baseline, narrow: bool) -> list[Entry]:
-    """Made once, however often one screen asks for them."""
+    """Return the rows, made once however often one frame asks for them."""
     state = same.value
     row = state.row(region)
     to = arm(state, region, baseline)
@@ -140,7 +115,7 @@ def _entries(same: Same[State], region: str, baseline: Baseline, narrow: bool) -
     rows = [_entry(id, one, to, row, runs, narrow) for id, one in found.items()]
     rows.sort(key=lambda entry: (isinstance(entry.order[6], str), entry.order[6]))
     if row is not None and row.running:
-        known = {one.trial.candidate.label for one in found.values()}
+        known = {one.candidate.label for one in found.values()}
         done, total = row.rounds
         word = f"◐ {done}/{total}" if total else "◐ building"
         again = " again" if row.running in known else ""
@@ -151,8 +126,7 @@ def _entries(same: Same[State], region: str, baseline: Baseline, narrow: bool) -
     return rows
 
 
-def _entry(id: str, one: Latest, to: Arm, row: RegionProgress | None, runs: Choice | None, narrow: bool) -> Entry:
-    trial = one.trial
+def _entry(id: str, trial: Trial, to: Arm, row: RegionProgress | None, runs: Choice | None, narrow: bool) -> Entry:
     name = brief(trial.candidate) if narrow else short(trial.candidate.label)
     m = measured(trial)
     word, style = state_of(trial, row, runs)
@@ -181,7 +155,7 @@ def _entry(id: str, one: Latest, to: Arm, row: RegionProgress | None, runs: Choi
 
 
 def state_of(trial: Trial, row: RegionProgress | None, runs: Choice | None) -> Span:
-    """A candidate's state as glyph and word; `runs` is what its region runs."""
+    """Return a candidate's state as glyph and word; `runs` is what its region runs."""
     if trial.verdict.kind != "measured":
         return _FAILED[trial.verdict.kind]
     if isinstance(runs, Kernel) and runs.candidate.id == trial.candidate.id:
@@ -192,7 +166,7 @@ def state_of(trial: Trial, row: RegionProgress | None, runs: Choice | None) -> S
 
 
 def warning_of(trial: Trial) -> str:
-    """What is doubtful about a time, and the remedy; empty when nothing is."""
+    """Return what is doubtful about a time, and the remedy; empty when nothing is."""
     m = measured(trial)
     if m is None:
         return ""
@@ -207,20 +181,23 @@ def warning_of(trial: Trial) -> str:
     return ""
 
 
-def heading(state: State, region: str, baseline: Baseline, candidate: str, width: int, ink: Ink) -> list[Line]:
-    """Two lines over the candidates: which region; what ratios are taken to, and how the times of the candidate under
-    the cursor spread, or the medians of all where the run has no single times."""
+def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
+    """Return two lines over the candidates: the region, then the baseline of ratios and a histogram.
+
+    The histogram is of the times of the candidate under the cursor; of all medians where there are no single times.
+    """
+    state, region, candidate = scene.state, region_of(scene, view), key_of(scene, view, SCREEN)
     row = state.row(region)
     if row is None:
         return [line(("No region yet", "dim")), line()]
     known = latest(state, region)
     title = ink.fit(f"{row.name}  {row.sites} sites  {row.share:.1%} of the step", width)
-    text = f"ratio to {arm(state, region, baseline).name}"
-    own = measured(known[candidate].trial) if candidate in known else None
+    text = f"ratio to {arm(state, region, view.baseline).name}"
+    own = measured(known[candidate]) if candidate in known else None
     if own is not None and len(own.times_ns) >= FEW_TIMES:
         spread, of = list(map(float, own.times_ns)), "its times "
     else:
-        spread, of = [float(m.median_ns) for one in known.values() if (m := measured(one.trial)) is not None], ""
+        spread, of = [float(m.median_ns) for one in known.values() if (m := measured(one)) is not None], ""
     if len(spread) < FEW_TIMES:
         return [line((title, "title")), line((text, "dim"))]
     shape: list[Span] = [(f"{of}{duration(min(spread))} ", "dim"), (_bars(spread, width // 8, ink), "accent")]
@@ -231,17 +208,14 @@ def _bars(values: Sequence[float], width: int, ink: Ink) -> str:
     return histogram(values, min(20, max(6, width)), ink)
 
 
-def detail(state: State, region: str, candidate: str, scope: dict[str, str], width: int, ink: Ink) -> list[Line]:
-    """One candidate: its parameters, its times, what was checked, and the constraints that bind it.
-
-    `scope` maps each constraint of its template to what its names are worth.
-    """
+def detail(scene: Scene, view: View, candidate: str, width: int, ink: Ink) -> list[Line]:
+    """Return one candidate in full: its parameters, its times, its checks, and the constraints of its template."""
+    state, region = scene.state, region_of(scene, view)
     row = state.row(region)
-    one = latest(state, region).get(candidate)
-    if row is None or one is None:
+    trial = latest(state, region).get(candidate)
+    if row is None or trial is None:
         running = row.running if row else ""
         return [line((running or "No candidate yet", "title" if running else "dim"))]
-    trial = one.trial
     word, style = state_of(trial, row, placed(state).get(region, row.choice))
     lines = [line((piece, "title")) for piece in ink.wrap(trial.candidate.template, width)]
     lines += [
@@ -262,11 +236,11 @@ def detail(state: State, region: str, candidate: str, scope: dict[str, str], wid
     if warning := warning_of(trial):
         lines += [line(), *(line((piece, "warn")) for piece in ink.wrap(f"▲ {warning}", width))]
     lines += _found(trial, width, ink)
-    if scope:
+    if scope := _worth(state, region, candidate):
         lines += [line(), line(("Constraints", "head"))]
-        for text, worth in scope.items():
+        for text, values in scope.items():
             lines += [line(piece) for piece in ink.wrap(text, width)]
-            lines += [line((f"  {piece}", "dim")) for piece in ink.wrap(worth, width - 2)]
+            lines += [line((f"  {piece}", "dim")) for piece in ink.wrap(values, width - 2)]
     return lines
 
 
@@ -290,7 +264,7 @@ def _times(m: Measurement, row: RegionProgress, width: int, ink: Ink) -> list[Li
 
 
 def _found_by(check: Check) -> str:
-    """What a check measured of what it allows; one that only says yes or no says only where it looked."""
+    """Return what a check measured of what it allows; only its detail for a check that measures nothing."""
     if check.ok and not check.measured and not check.allowed:
         return check.detail
     return f"{check.measured:.3g} of {check.allowed:.3g} {check.detail}"
@@ -313,3 +287,49 @@ def _found(trial: Trial, width: int, ink: Ink) -> list[Line]:
         return lines
     text = getattr(verdict, "log", "") or reason(verdict)
     return lines + [line((piece, "bad")) for piece in ink.wrap(text, width, 200)]
+
+
+def _worth(state: State, region: str, candidate: str) -> dict[str, str]:
+    """Return the constraints of a candidate's template, each with the values of its names and whether it holds."""
+    trial = latest(state, region).get(candidate)
+    row = state.row(region)
+    if trial is None or row is None:
+        return {}
+    point = trial.candidate
+    names = dict(row.dims) | {name: value for name, value in point.params if isinstance(value, int)}
+    stated = next((offer.requires for offer in row.offers if offer.template == point.template), ())
+    return {text: _holds(text, names) for text in stated}
+
+
+def _holds(text: str, names: Mapping[str, int]) -> str:
+    try:
+        tree = parse(text)
+    except ExprError as error:
+        return f"unreadable: {error}"
+    known = ", ".join(f"{name}={names[name]}" for name in sorted(free_names(tree)) if name in names)
+    try:
+        return f"{'✓ holds' if evaluate(tree, names) else '✗ does not hold'}{': ' + known if known else ''}"
+    except EvaluationError:
+        return f"held by the compiler{': ' + known if known else ''}"
+
+
+def _other_baseline(scene: Scene, view: View, screen: ScreenSpec) -> Step:
+    after = BASELINES[(BASELINES.index(view.baseline) + 1) % len(BASELINES)]
+    return Step(view=replace(view, baseline=after))
+
+
+BASELINE = Act("baseline", ("b",), "take ratios to PyTorch, the best, or the adviser's first", _other_baseline)
+SCREEN = ScreenSpec(
+    name="tune",
+    title="Tune",
+    about="the candidates of one region",
+    columns=lambda scene: COLUMNS,
+    entries=entries,
+    detail=detail,
+    heading=heading,
+    keys=(*UNDECIDED, APPROVE, REJECT, OVERRIDE, EDIT, UNDO, CANCEL, RERUN, BASELINE, SOURCE, DIFF),
+    foot=("open", "override", "edit", "rerun", "baseline", "source"),
+    empty="No candidate was tried in this region yet.",
+    lists="candidates",
+    headless=EXPLAIN,
+)

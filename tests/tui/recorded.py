@@ -15,12 +15,14 @@ from agentcompile.tui.feed import Feed
 from agentcompile.tui.frame import frame
 from agentcompile.tui.ink import Ink
 from agentcompile.tui.scene import Scene, View
+from agentcompile.tui.screens import SCREENS
 from agentcompile.tui.session import Session
 
 from agentcompile.ir.codec import encode
 from agentcompile.options import Options
 from agentcompile.runs.session import EVENTS, OPTIONS, options_bytes
 
+BY_NAME = {screen.name: screen for screen in SCREENS}
 RUNS = Path(__file__).parent / "runs"
 GOLDENS = Path(__file__).parent / "golden"
 

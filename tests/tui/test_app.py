@@ -13,12 +13,12 @@ import pytest
 from agentcompile.tui.app import CompilerApp
 from agentcompile.tui.finding import start_of
 from agentcompile.tui.ink import Ink
-from agentcompile.tui.keys import ACTS
-from agentcompile.tui.picks import region_of
-from agentcompile.tui.scene import MODES, Mode
+from agentcompile.tui.keys import acts, here
+from agentcompile.tui.screens import SCREENS
 from agentcompile.tui.session import Session
 from agentcompile.tui.start import Start
-from recorded import lines, run_directory, session
+from agentcompile.tui.trials import region_of
+from recorded import BY_NAME, lines, run_directory, session
 from textual.pilot import Pilot
 
 from agentcompile.control.commands import Command, Reply
@@ -80,9 +80,9 @@ def run(tmp_path: Path) -> Path:
     return run_directory(tmp_path / "run", "finished")
 
 
-@pytest.mark.parametrize(("size", "modes"), [((80, 24), MODES), ((160, 48), ("tune",))], ids=["80x24", "160x48"])
+@pytest.mark.parametrize(("size", "modes"), [((80, 24), [*BY_NAME]), ((160, 48), ("tune",))], ids=["80x24", "160x48"])
 def test_every_action_is_a_key_that_leaves_the_app_alive(
-    run: Path, size: tuple[int, int], modes: Sequence[Mode]
+    run: Path, size: tuple[int, int], modes: Sequence[str]
 ) -> None:
     sent: list[Command] = []
 
@@ -92,9 +92,10 @@ def test_every_action_is_a_key_that_leaves_the_app_alive(
 
     async def walk(pilot: Pilot[int], app: CompilerApp) -> None:
         for mode in modes:
-            number = MODES.index(mode) + 1
-            for act in ACTS:
-                if act.name in ELSEWHERE or mode not in act.modes or (act.modes == MODES and mode != "regions"):
+            number = [*BY_NAME].index(mode) + 1
+            for act in acts(SCREENS):
+                everywhere = all(here(act, screen, SCREENS) for screen in SCREENS)
+                if act.name in ELSEWHERE or not here(act, BY_NAME[mode], SCREENS) or (everywhere and mode != "regions"):
                     continue
                 await pilot.press(f"{number}", NAMES.get(act.keys[0], act.keys[0]))
                 await settled(pilot)

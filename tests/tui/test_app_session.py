@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.tui.review import changes
-from agentcompile.tui.scene import Page, View
+from agentcompile.tui.decided import changes
+from agentcompile.tui.scene import Call, Page, Send, View
 from agentcompile.tui.session import Session
-from agentcompile.tui.tuning import latest
-from agentcompile.tui.update import Call, Send
+from agentcompile.tui.trials import latest
 from recorded import run_directory, session, text
 
 from agentcompile.control import deliver
@@ -51,12 +50,12 @@ def test_a_candidates_program_is_shown_clean_and_as_a_difference(known: Session,
     known.view = replace(known.view, region=region)
     found = latest(known.scene.state, region)
     first, second = list(found)[:2]
-    kept(known, tmp_path, found[first].trial.source, "int a;\nint b;\x1b]0;x\x07\n")
-    kept(known, tmp_path, found[second].trial.source, "int a;\nint c;\n")
+    kept(known, tmp_path, found[first].source, "int a;\nint b;\x1b]0;x\x07\n")
+    kept(known, tmp_path, found[second].source, "int a;\nint c;\n")
     page = known.act(Call(what="source", text=first)).page
     assert isinstance(page, Page)
     assert page.lines == ("int a;", "int b;", "")
-    assert page.title == found[first].trial.candidate.label
+    assert page.title == found[first].candidate.label
     gone = known.act(Call(what="source", text=list(found)[2]))
     assert not gone.ok
     assert "not kept here any more" in gone.text
@@ -66,7 +65,7 @@ def test_a_difference_is_taken_to_what_the_region_runs(known: Session, tmp_path:
     region = max(known.scene.state.rows, key=lambda row: row.counts.measured).region
     known.view = replace(known.view, region=region)
     for number, one in enumerate(latest(known.scene.state, region).values()):
-        kept(known, tmp_path, one.trial.source, f"int a;\nint x{number};\n")
+        kept(known, tmp_path, one.source, f"int a;\nint x{number};\n")
     first = next(iter(latest(known.scene.state, region)))
     page = known.act(Call(what="diff", text=first)).page
     assert isinstance(page, Page)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from agentcompile.tui.app import HZ
-from agentcompile.tui.update import Call
+from agentcompile.tui.scene import Call
 from recorded import run_directory, session
 from terminals import Terminal, app
 

@@ -210,7 +210,7 @@ def test_a_locale_without_utf_8_gets_ascii(run: Path) -> None:
 def test_the_app_never_imports_what_is_heavy(run: Path) -> None:
     code = """
 import sys
-from agentcompile.tui import app, cli, compiler, finding, opening, session, sources
+from agentcompile.tui import app, cli, compiler, finding, opening, session, source
 heavy = {"torch", "numpy", "transformers", "triton", "tokenizers", "safetensors", "pydantic"}
 print(sorted(heavy & {name.partition(".")[0] for name in sys.modules}))
 """

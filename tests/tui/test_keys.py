@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.tui.keys import ACTS, bound, offers
-from agentcompile.tui.picks import key_of, rows
-from agentcompile.tui.scene import MODES, Ask, Page, Palette, Pick, Scene, View
-from agentcompile.tui.update import Call, Send, Step, press
-from recorded import run_directory, scene, text
+from agentcompile.tui import screen
+from agentcompile.tui.grid import Entry
+from agentcompile.tui.keys import acts, bound, here, offers
+from agentcompile.tui.scene import Ask, Call, Page, Palette, Pick, Scene, Send, Step, View
+from agentcompile.tui.screens import SCREENS
+from agentcompile.tui.update import press
+from recorded import BY_NAME, run_directory, scene, text
 
 from agentcompile.control.actions import ACTIONS
 from agentcompile.control.commands import Approve, Edit, Override, Pause, Reject, Rerun, Resume
@@ -19,6 +21,16 @@ from agentcompile.events import Decided, PlanAdmitted
 from agentcompile.ir.trial import Fallback, Ruling
 from agentcompile.runs.progress import fold
 from tests.unit import reviewed
+
+ACTS = acts(SCREENS)
+
+
+def rows(scene: Scene, view: View, name: str) -> list[Entry]:
+    return screen.rows(scene, view, BY_NAME[name])
+
+
+def key_of(scene: Scene, view: View, name: str) -> str:
+    return screen.key_of(scene, view, BY_NAME[name])
 
 
 @pytest.fixture(scope="module")
@@ -54,9 +66,9 @@ def test_every_action_of_the_compiler_has_a_key_here_and_the_same_one() -> None:
 
 
 def test_a_key_means_one_thing_in_a_mode() -> None:
-    for mode in MODES:
-        keys = [key for act in ACTS if mode in act.modes for key in act.keys]
-        assert len(keys) == len(set(keys)), mode
+    for one in SCREENS:
+        keys = [key for act in ACTS if (own := here(act, one, SCREENS)) for key in own.keys]
+        assert len(keys) == len(set(keys)), one.name
 
 
 def test_no_key_needs_control_alt_or_a_function_key() -> None:
@@ -64,19 +76,19 @@ def test_no_key_needs_control_alt_or_a_function_key() -> None:
         assert any("ctrl" not in key and "alt" not in key and not key.startswith("f1") for key in act.keys)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", BY_NAME)
 def test_every_key_either_does_something_or_says_why_not(known: Scene, mode: str) -> None:
-    view = View(mode=mode)  # type: ignore[arg-type]
-    able = {offer.name: offer for offer in offers(known, view)}
+    view = View(mode=mode)
+    able = {act.name: why for act, why in offers(known, view, SCREENS)}
     for act in ACTS:
         step = press(known, view, act.keys[0], act.keys[0] if len(act.keys[0]) == 1 else "")
-        if able[act.name].why and bound(act.keys[0], view.mode) is act:
+        if able[act.name] and bound(act.keys[0], BY_NAME[mode], SCREENS) is act:
             assert act.keys[0] in step.view.message
             assert not step.effects
 
 
 def test_modes_are_a_key_each(known: Scene) -> None:
-    for number, mode in enumerate(MODES, 1):
+    for number, mode in enumerate(BY_NAME, 1):
         assert typed(known, View(), str(number)).view.mode == mode
 
 
@@ -264,9 +276,9 @@ def test_the_next_undecided_region_is_a_key_away(known: Scene) -> None:
 
 def test_the_log_follows_what_comes_until_the_cursor_leaves_the_end(known: Scene) -> None:
     view = typed(known, View(mode="log"), "k").view
-    assert view.line == known.log[-2].number
-    assert typed(known, view, "j").view.line == -1
-    assert typed(known, View(mode="log"), "gG").view.line == -1
+    assert view.cursor["log"] == str(known.log[-2].number)
+    assert not typed(known, view, "j").view.cursor["log"]
+    assert not typed(known, View(mode="log"), "gG").view.cursor["log"]
 
 
 def test_a_lock_without_a_run_can_only_be_looked_at(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from agentcompile.tui.frame import ask_line, frame
 from agentcompile.tui.grid import GAP, Column, fitted
 from agentcompile.tui.ink import Ink, shaped
 from agentcompile.tui.locking import COLUMNS as LOCK_COMPARED
-from agentcompile.tui.picks import _COLUMNS as COLUMNS
-from agentcompile.tui.scene import LEAST, MODES, Ask, Mode, Replay, Scene, View
-from recorded import GOLDENS, run_directory, scene, text
+from agentcompile.tui.scene import LEAST, Ask, Replay, Scene, View
+from agentcompile.tui.screens import SCREENS
+from recorded import BY_NAME, GOLDENS, run_directory, scene, text
 from rich.cells import cell_len
 
 from agentcompile.events import StageStarted
@@ -45,7 +45,7 @@ def held(name: str, found: str) -> None:
 def test_every_mode_looks_as_it_did(recorded_scene: tuple[str, Scene], size: tuple[int, int], ascii: bool) -> None:
     name, known = recorded_scene
     screens = []
-    for mode in MODES:
+    for mode in BY_NAME:
         view = View(width=size[0], height=size[1], mode=mode)
         screens.append(f"== {mode}\n" + text(known, view, ascii=ascii))
         if size == (80, 24):
@@ -53,13 +53,13 @@ def test_every_mode_looks_as_it_did(recorded_scene: tuple[str, Scene], size: tup
     held(f"{name}-{size[0]}x{size[1]}-{'ascii' if ascii else 'unicode'}", "".join(screens))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", BY_NAME)
 @pytest.mark.parametrize("size", [(60, 16), (79, 24), (100, 30), (119, 40), (200, 60)])
 @pytest.mark.parametrize("ascii", [False, True])
 def test_every_line_is_exactly_as_wide_as_the_screen_and_the_last_one_names_help_and_quit(
     recorded_scene: tuple[str, Scene], mode: str, size: tuple[int, int], ascii: bool
 ) -> None:
-    view = View(width=size[0], height=size[1], mode=mode)  # type: ignore[arg-type]
+    view = View(width=size[0], height=size[1], mode=mode)
     lines = frame(recorded_scene[1], view, Ink(ascii=ascii))
     assert len(lines) == size[1]
     assert {cell_len(line.plain) for line in lines} == {size[0]}
@@ -67,7 +67,7 @@ def test_every_line_is_exactly_as_wide_as_the_screen_and_the_last_one_names_help
     assert not ascii or all(line.plain.isascii() for line in lines)
 
 
-@pytest.mark.parametrize("columns", [*COLUMNS.values(), LOCK_COMPARED])
+@pytest.mark.parametrize("columns", [*(screen.columns(Scene()) for screen in SCREENS), LOCK_COMPARED])
 def test_every_table_has_room_for_the_columns_that_it_keeps(columns: tuple[Column, ...]) -> None:
     """Nothing that a person decides by is cut off at the right, down to the smallest screen."""
     for width in range(LEAST[0], 200):
@@ -100,7 +100,7 @@ def test_a_terminal_that_is_too_small_is_told_so(recorded_scene: tuple[str, Scen
 
 
 def test_nothing_is_known_yet_and_every_mode_says_what_will_come(tmp_path: Path) -> None:
-    for mode in MODES:
+    for mode in BY_NAME:
         assert "yet" in text(Scene(), View(mode=mode))
 
 
@@ -111,11 +111,9 @@ def test_a_state_is_a_glyph_and_a_word(recorded_scene: tuple[str, Scene]) -> Non
     assert all(line[2] in "○◌◐●‖-" and line[4:10].replace(" ", "").isalpha() for line in rows)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", BY_NAME)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-def test_no_frame_walks_through_all_trials(
-    recorded_scene: tuple[str, Scene], mode: Mode, size: tuple[int, int]
-) -> None:
+def test_no_frame_walks_through_all_trials(recorded_scene: tuple[str, Scene], mode: str, size: tuple[int, int]) -> None:
     known = recorded_scene[1]
     trials = Walked(known.state.trials)
     trials.walks = 0

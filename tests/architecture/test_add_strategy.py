@@ -1,0 +1,79 @@
+"""A search strategy is one class and one row: one that the test brings along searches through scheduler and tuner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentcompile.build.binary import Binary
+from agentcompile.evaluation.jobs import Baseline, EvaluationJob, Prepared
+from agentcompile.events import silent
+from agentcompile.ir.advice import Advice
+from agentcompile.ir.timing import Clock, Round, Samples, Timing
+from agentcompile.ir.trial import Trial
+from agentcompile.search import STRATEGIES, Budget, Proposal, SearchTask, Strategy
+from agentcompile.space import Space
+from agentcompile.system.notes import Notes
+from agentcompile.system.store import Store
+from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.trial_database import TrialDatabase
+from agentcompile.tuning.tuner import Tuner, TuneTask
+from tests.unit.fakes import RIGHT, linear_region, rows_template, target
+
+PYTORCH_NS, BATCH = 100_000, 4
+
+
+class Backwards:
+    """Two candidates at a time, the last of the space first."""
+
+    def propose(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> Proposal:
+        tried = {trial.candidate.id for trial in trials}
+        left = [one for one in reversed(task.candidates) if one.id not in tried]
+        return Proposal(candidates=tuple(left[: min(2, budget.trials - len(tried))]), rounds=budget.rounds)
+
+
+class Evaluator:
+    """Every kernel is right, and takes less the higher its parameters are."""
+
+    def __init__(self) -> None:
+        self.timed: list[str] = []
+
+    def prepare(self, jobs: Iterable[EvaluationJob], **_: Any) -> Iterator[tuple[EvaluationJob, Prepared]]:
+        for job in jobs:
+            yield job, Prepared(job=job, binary=Binary(digest=job.source.digest), report=RIGHT)
+
+    def time(self, _: Any, arms: Sequence[Prepared | Baseline], *, rounds: int, processes: int, **__: Any) -> Timing:
+        own = [arm.job.candidate for arm in arms if isinstance(arm, Prepared)]
+        self.timed += [one.id for one in own]
+        launches = [PYTORCH_NS, *(PYTORCH_NS // (1 + math.prod(int(v) for _, v in one.params)) for one in own)]
+        once = Round(intervals_ns=tuple((BATCH * ns, BATCH * ns) for ns in launches), waited_ns=(0,) * len(launches))
+        clock = Clock(quantum_ns=1, doubling=(2.0,) * len(launches))
+        samples = Samples(batch=BATCH, clock=clock, rounds=(once,) * rounds)
+        live = tuple(range(len(launches)))
+        return Timing(arms=tuple(map(str, live)), live=live, processes=(samples,) * processes, residency="dram")
+
+
+@pytest.mark.parametrize("name", ["backwards", *STRATEGIES])
+def test_a_strategy_is_a_class_and_a_row(name: str, tmp_path: Path) -> None:
+    strategies: dict[str, Strategy] = {**STRATEGIES, "backwards": Backwards()}
+    space = Space(linear_region(), [rows_template()], target())
+    task = TuneTask(region=space.region, space=space, advice=Advice(label="none"), residency="dram", floor_ns=1.0)
+    evaluator, cut = Evaluator(), SimpleNamespace(residency="dram")
+    known, notes = TrialDatabase((), None, "p"), Notes(Store(tmp_path))
+    tuner = Tuner(target(), evaluator, known, notes, silent, 0)  # type: ignore[arg-type]
+    scheduler = TaskScheduler([cut], [task], tuner, lambda: math.inf)  # type: ignore[list-item]
+    scheduler.try_first_candidates(len(space))
+    first = len(evaluator.timed)
+    scheduler.search([task], len(space), strategies[name])
+    if name == "backwards":
+        order = [one.id for one in reversed(tuple(space)) if one.id not in evaluator.timed[:first]]
+        assert evaluator.timed[first:] == order
+    scheduler.confirm([task])
+    (_, (best, *_)), *_ = scheduler.rankings()[task.region.id].kernels
+    assert dict(best.candidate.params) == {"ROWS": 8, "UNROLL": 4}
+    assert best.speedup == pytest.approx(33, rel=0.01)

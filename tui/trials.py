@@ -1,0 +1,122 @@
+"""What screens share on regions and trials: what the plans run, each candidate's newest trial, labels. Pure."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
+
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.trial import Choice, Impossible, Measured, Measurement, Trial
+from agentcompile.runs.persistent import GrowingSequence
+from agentcompile.runs.progress import RegionProgress, State
+
+from .ink import Style
+from .scene import Scene, View
+
+T = TypeVar("T")
+Placed = Mapping[str, Choice]
+"""Region id to what the decode plans run there; empty before there is a plan."""
+
+
+class Same(Generic[T]):
+    """A value as the key of a cache: it equals only itself, and keeps the value alive.
+
+    Comparing thousands of trials by what they hold would cost more than the cache saves.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def placed(state: State) -> Placed:
+    """Return what the decode plans run in each region; where plans differ, that of the shortest context."""
+    found: dict[str, Choice] = {}
+    for plan in sorted(state.final, key=lambda plan: (plan.regime.batch, plan.regime.context)):
+        for part in plan.parts if plan.phase == "decode" else ():
+            found.setdefault(part.region, part.choice)
+    return found
+
+
+def ordered(state: State) -> tuple[RegionProgress, ...]:
+    """Return the regions: those of the plan first, then by their share of the step."""
+    return _ordered(Same(state))
+
+
+@functools.lru_cache(maxsize=2)
+def _ordered(state: Same[State]) -> tuple[RegionProgress, ...]:
+    plan = placed(state.value)
+    return tuple(sorted(state.value.rows, key=lambda row: (row.region not in plan, -row.share, row.name)))
+
+
+def region_of(scene: Scene, view: View) -> str:
+    """Return the region that the person chose; the first one before that, and empty when there is none."""
+    if any(row.region == view.region for row in scene.state.rows):
+        return view.region
+    return next((row.region for row in ordered(scene.state)), "")
+
+
+def trials_of(state: State, region: str) -> Sequence[Trial]:
+    """Return a region's trials in the order they were made."""
+    return _in_region(state.trials, region)
+
+
+def _in_region(trials: GrowingSequence[Trial], region: str) -> Sequence[Trial]:
+    return trials.of(_region, region)
+
+
+def _region(trial: Trial) -> str:
+    return trial.candidate.region
+
+
+def latest(state: State, region: str) -> Mapping[str, Trial]:
+    """Return each candidate's newest trial by candidate id, in the order they were first tried.
+
+    A confirming trial outranks a search trial.
+    """
+    return _latest(Same(state.trials), region)
+
+
+@functools.lru_cache(maxsize=4)
+def _latest(trials: Same[GrowingSequence[Trial]], region: str) -> Mapping[str, Trial]:
+    found: dict[str, Trial] = {}
+    for trial in _in_region(trials.value, region):
+        old = found.get(trial.candidate.id)
+        outranked = old is not None and old.fidelity == "confirm" and trial.fidelity == "search"
+        found[trial.candidate.id] = old if old is not None and outranked else trial
+    return found
+
+
+def measured(trial: Trial) -> Measurement | None:
+    """Return the measurement of a trial; None for a trial without one."""
+    return trial.verdict.measurement if isinstance(trial.verdict, (Measured, Impossible)) else None
+
+
+def times(ratio: float) -> str:
+    """Return a ratio in at most six cells: ``1.38×``, ``32.9×``, ``345×``."""
+    return f"{ratio:.2f}×" if ratio < 10 else f"{ratio:.1f}×" if ratio < 100 else f"{ratio:.0f}×"
+
+
+def tone(ratio: float) -> Style:
+    """Return the style of a ratio to the baseline: faster, slower or neither."""
+    return "good" if ratio >= 1.02 else "bad" if ratio <= 0.98 else ""
+
+
+def short(label: str) -> str:
+    """Return a candidate's label without its region's kind: ``rows(ROWS=4)``."""
+    return label.partition("/")[2] or label
+
+
+def brief(candidate: Candidate) -> str:
+    """Return a candidate's variant with its values in the order of the parameters, for where there is little room."""
+    values = ", ".join(str(value) for _, value in candidate.params)
+    variant = candidate.template.partition("/")[2] or candidate.template
+    return f"{variant}({values})" if values else variant
