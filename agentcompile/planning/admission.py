@@ -216,7 +216,7 @@ class StepTuner(StepTimer):
     def _nearest(
         self, parts: Arm, index: int, alternatives: Sequence[Choice], seed: int, name: str
     ) -> Sequence[Choice]:
-        """Return correct alternatives of a part to time long: on a GPU the `FEW` fastest in a short timing, else all."""
+        """Return correct alternatives of a part to time long: of many on a GPU the `FEW` fastest when timed shortly."""
         if not self._rules.whole_space or len(alternatives) <= FEW:
             return self._alternatives.correct_of(parts[index], alternatives)
         looks: dict[int, float] = {}

@@ -71,7 +71,7 @@ class Alternatives(Protocol):
 
 
 class RankedAlternatives:
-    """Alternatives on a CPU: kernels of the same layouts that lost to the choice in isolation."""
+    """Alternatives on a CPU: kernels of the same layouts that lost to the choice in isolation, evaluated already."""
 
     def __init__(self, trials: RunTrials, acceptance: Acceptance, rankings: Mapping[str, Ranking]) -> None:
         self._trials, self._acceptance, self._rankings = trials, acceptance, rankings
