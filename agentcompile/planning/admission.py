@@ -208,7 +208,7 @@ class StepTuner(StepTimer):
             )
             for at in (one, other)
         )
-        both = itertools.product(firsts, seconds)  # the first is what the step has now
+        both = itertools.product(firsts, seconds)  # the first pair is what the step has now
         arms = [swap(swap(parts, one, mine), other, its) for mine, its in both]
         names = " and ".join(self._cut.regions[parts[at].region].name for at in (one, other))
         return self._fastest(arms, len(arms) - 1, seed, names, "alternatives of both", "alternatives of both make")

@@ -87,7 +87,7 @@ def _say_what_applies_nowhere(plans: Sequence[Plan], rulings: Mapping[str, Rulin
 
 
 def _choice(ruling: Ruling, bench: PlanChecks) -> Choice:
-    """Return the choice that a rejection or an override stands for.
+    """Return the choice that a rejection (a fallback) or an override (a kernel) puts into the plan.
 
     Raises:
         AgentCompileError: the overriding candidate is in no space, or failed (undecided).
@@ -133,7 +133,7 @@ def _bare(parts: Sequence[Part]) -> list[tuple[str, tuple[int, ...], Candidate |
 def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], wants: Callable[[Candidate], Layouts]) -> Layouts:
     """Return (weight, layout) pairs of the weights that kernels want in a layout other than row-major, sorted.
 
-    Regions in PyTorch put up with any layout: they unpack the weights that they read.
+    Regions in PyTorch accept any layout, because they unpack the weights that they read.
 
     Raises:
         AgentCompileError: two kernels want the same weight in different layouts (undecided).

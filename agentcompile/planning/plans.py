@@ -82,7 +82,7 @@ def estimate(cut: Cut, best_ns: Mapping[str, float]) -> float:
     }
     try:
         parts = cover(Problem(graph=cut.graph, partition=cut.partition, options=options)).parts[0]
-    except CoverError:  # what no template serves may have no time yet
+    except CoverError:  # regions that no template serves may have no time yet
         return 0.0
     return sum(len(part.sites or cut.regions[part.region].sites) * best_ns[part.region] for part in parts)
 
@@ -117,7 +117,7 @@ def plan(
             for id, region in cut.regions.items()
         }
 
-    # Kernels of a prefill stand beside what PyTorch takes for the same operators, one by one.
+    # Kernels of a prefill compete with PyTorch running the same operators one by one.
     measured = {
         id: _options(region, rankings.get(id), fallback_ns(region), tasks, costs)
         for id, region in (prefill.regions if backend_of(kind).prompt_kernels else {}).items()

@@ -102,7 +102,7 @@ class StepTimer:
         return Admitted(plan=self._plan(parts, exact, ratio), parts=parts, notes=tuple(self._notes))
 
     def timed_as_is(self, parts: Arm, exact: bool, seed: int) -> Plan:
-        """Return the plan of `parts` as it is, with its time; it is timed `LOOKS` times at most, until it has an interval.
+        """Return the plan of `parts` as it is, with its time; until it has an interval it is timed up to `LOOKS` times.
 
         Raises:
             AgentCompileError: the step cannot be timed (undecided).

@@ -31,7 +31,7 @@ class Halving:
         order = {candidate.id: candidate for candidate in _with_every_template(task.advised)}
         chosen: list[str] = []
         while part := _part(order, chosen, history, budget):
-            # Advice that came late may have moved what was tried out of this rung: it counts all the same.
+            # Late advice may have moved tried candidates out of this rung: they count against the budget all the same.
             fresh = tuple(order[id] for id in part if id not in history)[: max(budget.trials - len(history), 0)]
             if fresh:
                 return Proposal(candidates=fresh, rounds=budget.rounds)

@@ -52,12 +52,12 @@ def regimes(context: int, kind: str, batches: Sequence[int] = (1,)) -> tuple[Reg
     """Return the regimes of decode plans: one sequence at each range of contexts, shortest first, then larger batches.
 
     Raises:
-        AgentCompileError: several sequences at once were asked for on a CPU (usage).
+        AgentCompileError: a batch of several sequences on a device that does not serve batches, as a CPU (usage).
     """
     if not backend_of(kind).serves_batches and max(batches, default=1) > 1:
         text = f"--batch {','.join(map(str, batches))}: steps of several sequences are made for CUDA devices alone"
         raise AgentCompileError(text, hint="leave it out: a list of prompts then runs one after another")
-    # A range that is not half as long again as what comes before it is not worth a plan of its own.
+    # A range that ends at two thirds of `context` or beyond is merged into the last: it is not worth its own plan.
     ends = [*(end for end in backend_of(kind).context_ends if 3 * end < 2 * context), context]
     firsts = [1, *(end + 1 for end in ends[:-1])]
     alone = [Regime(phase="decode", context=pair) for pair in zip(firsts, ends, strict=True)]
