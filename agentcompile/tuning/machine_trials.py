@@ -43,7 +43,7 @@ create table if not exists trial (
 class MachineTrials:
     """The measurement database in one file. Close it, or use it as a context manager.
 
-    `warning` says what was wrong with a file that had to be renamed; it is empty when nothing was.
+    `warning` says why a damaged file was renamed or cannot be read; it is empty when nothing is wrong.
     """
 
     def __init__(self, path: Path) -> None:
