@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     import torch
 
 GRACE_S = 1.5
-"""How long answers that are still open when the search ends are waited for: what they claim is held against it. Where
-nothing is timed they decide, and are waited for as long as they may take."""
+"""Seconds to wait, after the search, for answers of the adviser model that are still open: what they claim is compared
+with what was found. With `choose = "first"` they decide, and the wait is `options.advisor_seconds`."""
 
 
 def compile_model(
@@ -50,11 +50,14 @@ def compile_model(
     steering: Steering | None = None,
     module: torch.nn.Module | None = None,
 ) -> Lock:
-    """Compile `options.model` and write the lock to `options.out`; `past` are trials that this run acknowledged before,
-    `steering` is what a person asked of it, and what it had spent on asking a model. `module` is the one that was saved
-    as `options.model`, where it is at hand: what is compiled is held against it.
+    """Compile `options.model`, write the lockfile to `options.out` and return it.
 
-    Raises AgentCompileError for whatever the user can fix, with the code for undecided when the lock waits for review.
+    `past` are trials that earlier processes of this run reported. `steering` holds a person's requests and what the run
+    has spent on asking a model. `module`, where given, is the module that was saved as `options.model`: the compiled
+    program is compared with it.
+
+    Raises:
+        AgentCompileError: anything that the user can fix; with the code "undecided" when the lock waits for review.
     """
     if options.review and steering is None:
         raise AgentCompileError(
@@ -120,7 +123,10 @@ def settle(
     emit: Emit,
     budget: TimeBudget,
 ) -> tuple[Planned, tuple[Plan, ...]]:
-    """The cover that the rule of choice makes of what was searched, and its plans as the step admits them."""
+    """Return the cover that the rule `options.choose` makes of the trials, and a plan for each regime.
+
+    Under the rule "admitted" alternatives are tried inside the whole step and plans are timed; else no step is timed.
+    """
     rankings = choose(tuning.ranker, options.choose, emit)
     planned = cover(prepared, tuning.scheduler, tuning.ranker, tuning.acceptance, rankings, options.choose, emit)
     if options.choose != "admitted":

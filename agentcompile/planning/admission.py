@@ -1,9 +1,9 @@
 """The step decides: alternatives of each region are tried inside the whole step, and the whole must beat PyTorch.
 
-In: a plan of regions that won alone. Out: the plan that the step admits, with its measured time beside the best
-baseline's. A strategy says which moves are made: the alternatives of one region, or of two neighbours, timed inside the
-step. Where many alternatives stand beside a choice, short looks pick the few that are evaluated and timed long. A
-prompt's step is a chunk of tokens.
+In: a plan of choices that were fastest in isolation. Out: the admitted plan, with its measured time beside PyTorch's. A
+strategy proposes the moves: alternatives of one region, or of two neighbours, are timed inside the step. Where a choice
+has many alternatives, short timings pick the few that are evaluated and timed long. The step of a prompt is a chunk of
+tokens.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from agentcompile.search import Budget, Move, StepStrategy, StepTask, StepTrial
 from agentcompile.tuning.partitions import Cut
 
 LOOK_ROUNDS = 2
-"""Of a look at more than `FEW` alternatives, at samples of a few steps."""
+"""Rounds of a short timing of more than `FEW` alternatives, whose samples are a few steps each."""
 ABREAST = 32
-"""Alternatives that are looked at beside one another: all of them are in memory at once."""
+"""The most alternatives in one short timing: all of them are in memory at once."""
 FEW = 4
-"""Alternatives that are timed long after a look."""
+"""The most alternatives that are timed long after a short timing."""
 EVALUATED = 8
-"""Of those that looked best, how many are judged to find the few."""
+"""How many of the fastest in a short timing are evaluated to find the `FEW` to time long."""
 LOOKS_SLOWER = 0.004
-"""Relative: how much slower than the choice an alternative may be in a look, whose error is about as large."""
+"""Log ratio by which an alternative may be slower than the choice in a short timing, whose error is about as large."""
 
 
 def admit(
@@ -51,11 +51,11 @@ def admit(
     strategy: StepStrategy,
     left: Left = any_time,
 ) -> Admitted:
-    """Tune `parts`, the cover of `cut` in `planned`, in the step and prove the result against PyTorch in fresh
-    processes.
+    """Tune `parts`, the cover of `cut` in `planned`, in the step, and measure the result beside PyTorch.
 
-    `settled` are choices by region that steps of other regimes have made already: they are taken over, and change only
-    together with a neighbour that is this step's own. When no seconds are `left` no alternative is tried.
+    The measurement runs in fresh processes. `settled` has choices by region id that steps of other regimes made
+    already: they are reused, and change only together with a neighbour that this step is the first to choose. When no
+    seconds are `left` no alternative is tried.
     """
     step = StepTuner(cut, dict(planned.layouts), alternatives, clock, emit, kind, left)
     start = tuple(replace(part, choice=settled.get(part.region, part.choice)) for part in parts)
@@ -75,11 +75,10 @@ def admit_chunk(
     kind: Kind,
     left: Left = any_time,
 ) -> Admitted:
-    """Prove the prefill plan of `planned`, which covers `cut`, against PyTorch: a chunk of as many tokens as the cut
-    stands for, in fresh processes.
+    """Measure the prefill plan of `planned` beside PyTorch in fresh processes, for one chunk of the cut's tokens.
 
-    Its kernels stay or go; no alternative is tried, because a prompt is read once for all the steps that answer it.
-    Where not even PyTorch's chunk can be timed, the plan is PyTorch's.
+    Its kernels stay or fall back; no alternative is tried, because a prompt is read once for all the decode steps that
+    answer it. Where not even PyTorch's chunk can be timed, the whole plan falls back.
     """
     step = StepTuner(cut, dict(planned.layouts), alternatives, clock, emit, kind, left)
     try:
@@ -93,7 +92,7 @@ def admit_chunk(
 def confirm(
     cut: Cut, plan: Plan, planned: Planned, sources: Sources, clock: StepClock, emit: Emit, seed: int, kind: Kind
 ) -> Admitted:
-    """Time an admitted plan again whose timing others disturbed, on fresh data; what of it is no faster goes back."""
+    """Time an admitted plan again on fresh data, because it was disturbed; kernels that are no faster fall back."""
     step = StepTimer(cut, dict(planned.layouts), sources, clock, emit, kind)
     return step.admitted(plan.parts, plan.exact, seed + (len(clock.known) << 24))
 
@@ -110,14 +109,15 @@ def time_as_is(
 ) -> Plan:
     """Time a plan that a person changed beside PyTorch, in fresh processes; nothing of it falls back.
 
-    Raises AgentCompileError (undecided) for one that cannot be timed.
+    Raises:
+        AgentCompileError: the plan cannot be timed (undecided).
     """
     step = StepTimer(cut, dict(planned.layouts), sources, clock, emit, kind)
     return step.timed_as_is(tuple(parts), planned.exact, seed)
 
 
 class StepTuner(StepTimer):
-    """The step of one regime, in which a strategy's moves are made one after another."""
+    """A tuner of the step of one regime, which makes a strategy's moves one after another."""
 
     def __init__(
         self,
@@ -133,9 +133,9 @@ class StepTuner(StepTimer):
         self._alternatives, self._rules = alternatives, backend_of(kind).step
 
     def tune(self, start: Arm, settled: Collection[str], strategy: StepStrategy, seed: int) -> Arm:
-        """Make the moves that `strategy` proposes, while time is left; returns what the step has then.
+        """Make the moves that `strategy` proposes while time is left, and return the parts of the resulting step.
 
-        `settled` are the regions that other steps chose first.
+        `settled` has the ids of regions that steps of other regimes chose first.
         """
         free = frozenset(part.region for part in start if part.region not in settled)
         neighbours = self._neighbours(start)
@@ -159,7 +159,7 @@ class StepTuner(StepTimer):
         return parts
 
     def _task(self, start: Arm, free: frozenset[str], neighbours: Collection[frozenset[str]]) -> StepTask:
-        """What may be tried: of regions that are settled those alone that run right before or after one that is not."""
+        """Return the task of this step; of settled regions it has only those right before or after a `free` one."""
         whole = self._rules.whole_space
         wider = free.union(*(pair for pair in neighbours if pair & free)) if whole else free
         worth = [part for part in _worth_trying(self._cut, start, self._rules) if part.region in wider]
@@ -177,9 +177,9 @@ class StepTuner(StepTimer):
         )
 
     def _made(self, parts: Arm, move: Move, free: Collection[str], seed: int) -> tuple[Arm, float]:
-        """What the step has after a move, and the logarithm of how much faster that made it.
+        """Return the parts of the step after a move, and the log ratio by which the move made it faster.
 
-        A region that fell back since the task was made stays as it is.
+        A move of a region that fell back since the task was made changes nothing.
         """
         at = [index for index, part in enumerate(parts) if part.region in move.regions]
         at.sort(key=lambda index: move.regions.index(parts[index].region))
@@ -188,7 +188,7 @@ class StepTuner(StepTimer):
         return self._single(parts, at[0], seed) if len(at) == 1 else self._pair(parts, at[0], at[1], free, seed)
 
     def _single(self, parts: Arm, index: int, seed: int) -> tuple[Arm, float]:
-        """Try the alternatives of one part."""
+        """Time the alternatives of one part, and return the fastest step with the log ratio of its gain."""
         name = self._cut.regions[parts[index].region].name
         alternatives = self._alternatives.candidates_for(parts[index])
         near = self._nearest(parts, index, alternatives, seed, name)
@@ -196,10 +196,10 @@ class StepTuner(StepTimer):
         return self._fastest(arms, len(alternatives), seed, name, "alternatives", "an alternative makes")
 
     def _pair(self, parts: Arm, one: int, other: int, free: Collection[str], seed: int) -> tuple[Arm, float]:
-        """Try the alternatives of two parts that follow one another, each with each.
+        """Time all pairs of alternatives of two parts that follow one another, and return the fastest step.
 
-        A kernel that takes less of a multiprocessor may be slower alone, and faster where its neighbour's loads are in
-        flight beside it.
+        A kernel that takes less of a multiprocessor may be slower alone but faster in the step, where its neighbour's
+        loads are in flight beside it.
         """
         firsts, seconds = (
             (
@@ -208,7 +208,7 @@ class StepTuner(StepTimer):
             )
             for at in (one, other)
         )
-        both = itertools.product(firsts, seconds)  # the first is what the step has now
+        both = itertools.product(firsts, seconds)  # the first pair is what the step has now
         arms = [swap(swap(parts, one, mine), other, its) for mine, its in both]
         names = " and ".join(self._cut.regions[parts[at].region].name for at in (one, other))
         return self._fastest(arms, len(arms) - 1, seed, names, "alternatives of both", "alternatives of both make")
@@ -216,7 +216,7 @@ class StepTuner(StepTimer):
     def _nearest(
         self, parts: Arm, index: int, alternatives: Sequence[Choice], seed: int, name: str
     ) -> Sequence[Choice]:
-        """Of many alternatives of a part on a GPU the few that looked fastest and are right; else all of them."""
+        """Return correct alternatives of a part to time long: of many on a GPU the `FEW` fastest when timed shortly."""
         if not self._rules.whole_space or len(alternatives) <= FEW:
             return self._alternatives.correct_of(parts[index], alternatives)
         looks: dict[int, float] = {}
@@ -235,8 +235,11 @@ class StepTuner(StepTimer):
         return self._alternatives.correct_of(parts[index], best)[:FEW]
 
     def _changed(self, before: Arm, after: Arm, *, together: bool) -> frozenset[str]:
-        """The regions whose choice is another. What is known of the alternatives of one that turned to another template
-        `together` with a neighbour is forgotten: beside these neighbours others may be best."""
+        """Return the ids of the regions whose choice changed.
+
+        Where a region changed its template `together` with a neighbour, the order of its alternatives is forgotten:
+        beside the new neighbour others may be best.
+        """
         changed = [(old, new) for old, new in zip(before, after, strict=True) if old.choice != new.choice]
         for old, new in changed:
             if together and template_of(old.choice) != template_of(new.choice):
@@ -244,21 +247,23 @@ class StepTuner(StepTimer):
         return frozenset(new.region for _, new in changed)
 
     def _note_untried(self, task: StepTask, trials: Sequence[StepTrial]) -> None:
-        """Say how many regions were not tried at all, if there are any."""
+        """Note for people how many regions were not tried at all, if there are any."""
         tried = {trial.candidate.id for trial in trials}
         if left := sum(move.id not in tried for move in task.singles):
             self._notes.append(f"the {self._name}: alternatives of {left} regions not tried: time is up")
 
     def _neighbours(self, parts: Sequence[Part]) -> frozenset[frozenset[str]]:
-        """Every two regions of which one runs right after a site of the other."""
+        """Return every pair of region ids of which one runs right after a site of the other."""
         ids = [step.region.id for step in schedule(self._cut.graph, self._cut.partition, parts)]
         return frozenset(frozenset(pair) for pair in itertools.pairwise(ids))
 
     def _fastest(
         self, arms: Sequence[Arm], among: int, seed: int, name: str, who: str, makes: str
     ) -> tuple[Arm, float]:
-        """The first of `arms`, or the fastest step of those that were chosen `among` so many, and the logarithm of its
-        gain; `who` and `makes` are for notes."""
+        """Return the fastest of `arms`, or the first when none is FASTER than it, and the log ratio of the gain.
+
+        `among` is how many alternatives the arms were chosen from. `name`, `who` and `makes` are for notes.
+        """
         kept, unseen = list(arms), ""
         if self._rules.whole_space and len(arms) > FEW + 1:
             look = self._glance(arms, seed, trusted=True)
@@ -268,7 +273,7 @@ class StepTuner(StepTimer):
             claim = self._rules.claim
             timing = self._timed(labelled(kept), self._rules.rounds, 1, claim, seed)
             if isinstance(timing, Timing):
-                # All that were looked at compete: the few that are timed long were chosen from them.
+                # The comparison counts all alternatives of the short timing: the few timed long were chosen from them.
                 best = fastest(timing, len(kept), claim, max(among, 1))
                 if best is not None:
                     at, gain = best
@@ -281,7 +286,7 @@ class StepTuner(StepTimer):
         return arms[0], 0.0
 
     def _glance(self, arms: Sequence[Arm], seed: int, trusted: bool) -> dict[int, float] | Death:
-        """How much faster than the first of `arms` every other looks, as a logarithm."""
+        """Return by index each arm's log ratio over the first in a short timing, or why the timing failed."""
         look = self._timed(labelled(arms), LOOK_ROUNDS, 1, POLICY.search_claim, seed, trusted)
         if not isinstance(look, Timing):
             return look
@@ -289,7 +294,7 @@ class StepTuner(StepTimer):
 
 
 def _worth_trying(cut: Cut, parts: Sequence[Part], rules: StepRules) -> list[Part]:
-    """The parts that run a kernel and take enough of the step, largest share first."""
+    """Return the parts that run a kernel and take at least `rules.least_share` of the step, largest share first."""
     shares = {row.id: row.share for row in cut.summary.rows}
     found = [part for part in parts if isinstance(part.choice, Kernel) and shares[part.region] >= rules.least_share]
     return sorted(found, key=lambda part: -shares[part.region])

@@ -1,4 +1,4 @@
-"""Plans of one step as arms of a comparison: how they differ, and what a timing says of them."""
+"""Arms of a comparison, each a plan of the same step: how they are made, and how their timing is read."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from agentcompile.ir.trial import Choice, Kernel, Part
 from agentcompile.measure import Contrast, Timing, contrast
 
 Arm = tuple[Part, ...]
-"""The parts of a plan."""
+"""The parts of one plan."""
 
 
 def swap(parts: Sequence[Part], index: int, choice: Choice) -> Arm:
-    """`parts` with another choice for the one at `index`."""
+    """Return `parts` with `choice` for the part at `index`."""
     return tuple(replace(part, choice=choice) if i == index else part for i, part in enumerate(parts))
 
 
 def labelled(arms: Sequence[Arm]) -> list[tuple[str, Arm]]:
-    """Each with its number for a label."""
+    """Return the arms, each labelled with its index."""
     return [(str(i), arm) for i, arm in enumerate(arms)]
 
 
 def asked(arms: Sequence[tuple[str, Sequence[Part]]], at: Regime, **how: Json) -> str:
-    """A digest of what whole steps run, where, and `how` they are timed: of equal questions to a clock."""
+    """Return a digest of what whole steps run, at which regime, and `how` they are timed: the key of a timing."""
     parts: list[Json] = [
         [label, [[part.region, list(part.sites), candidate_of(part.choice), _source(part.choice)] for part in arm]]
         for label, arm in arms
@@ -36,7 +36,7 @@ def asked(arms: Sequence[tuple[str, Sequence[Part]]], at: Regime, **how: Json) -
 
 
 def gains(timing: Timing, arms: int, claim: float, comparisons: int) -> dict[int, Contrast]:
-    """Every arm that lives beside arm 0."""
+    """Return by index the comparison of every arm that ran with arm 0; empty when arm 0 did not run."""
     if 0 not in timing.live:
         return {}
     return {
@@ -47,19 +47,19 @@ def gains(timing: Timing, arms: int, claim: float, comparisons: int) -> dict[int
 
 
 def fastest(timing: Timing, arms: int, claim: float, comparisons: int) -> tuple[int, float] | None:
-    """The arm that is FASTER than arm 0 by most, with the logarithm of its gain, or None."""
+    """Return the arm that is FASTER than arm 0 by most, with the log ratio of its gain; None when there is none."""
     found = gains(timing, arms, claim, comparisons)
     faster = {arm: one.log_ratio for arm, one in found.items() if one.comparison == "FASTER"}
     return max(faster.items(), key=lambda item: item[1], default=None)
 
 
 def order(looks: Mapping[int, float], least: float = -math.inf) -> list[int]:
-    """What was looked at, the fastest first, without what gained no more than `least`."""
+    """Return the indexes in `looks` whose log ratio is above `least`, the fastest first."""
     return sorted((at for at in looks if looks[at] > least), key=lambda at: (-looks[at], at))
 
 
 def candidate_of(choice: Choice) -> str:
-    """The id of a kernel's point; empty for a fallback."""
+    """Return the candidate id of a kernel; empty for a fallback."""
     return choice.candidate.id if isinstance(choice, Kernel) else ""
 
 
@@ -68,5 +68,5 @@ def _source(choice: Choice) -> str:
 
 
 def template_of(choice: Choice) -> str:
-    """The template of a kernel; empty for a fallback."""
+    """Return the template of a kernel; empty for a fallback."""
     return choice.candidate.template if isinstance(choice, Kernel) else ""

@@ -1,4 +1,4 @@
-"""A prefill plan at other lengths than the one that it was made at.
+"""Prefill plans carried over to lengths other than the one that they were found at.
 
 A kernel is made for one number of tokens, so the plan is found at one (`partitions.CHUNK`) and carried over: node ids
 are the same at every length, so each choice finds its sites again, and its template is specialised with the same
@@ -31,25 +31,25 @@ from agentcompile.runtime.pieces import in_pieces
 from agentcompile.tuning.partitions import open_ended
 
 Place = tuple[str, frozenset[str]]
-"""A kind and the nodes of one of its sites."""
+"""A region kind, and the ids of the nodes of one of its sites."""
 
 
 ROOM = 0.065
-"""Of the bytes of weights and cache: what a chunk's activations may take, for it to be longer than `PADDED` tokens."""
+"""Share of the bytes of weights and KV cache that the activations of a chunk longer than `PADDED` tokens may take."""
 
 
 def capacity(captured: Captured) -> int:
-    """Tokens of the longest chunk that there could be; one where the decoder could not be traced for any number."""
+    """Return the tokens of the longest possible chunk; 1 where the decoder could not be traced for any number."""
     return _lengths(captured.info.context)[0] if open_ended(captured) else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """The plan at one length."""
+    """A prefill plan at one length."""
 
     program: Program
     jobs: tuple[EvaluationJob, ...]
-    """Its kernels, each once."""
+    """The kernels of the program, each once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +57,25 @@ class Chunks:
     """A prefill plan: `parts` cover `cut`, which was cut from `graph` at some number of tokens."""
 
     graph: Graph
-    """Of any number of tokens."""
+    """The prefill graph for any number of tokens."""
     cut: Partition
     parts: tuple[Part, ...]
     templates: Mapping[str, Template]
-    """By digest."""
+    """Templates by digest."""
     target: Target
     layouts: Layouts
     pinned: Mapping[tuple[str, str, Params], Source] = field(default_factory=dict)
-    """Sources that a lock has for a region id, a template's digest and its parameters; else the template makes them."""
+    """Sources of a lock by region id, template digest and parameters; all others are made from the templates."""
     _made: dict[int, tuple[Chunk, Partition]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def at(self, tokens: int) -> Chunk:
-        """The plan for `tokens` tokens, of which one has the logits; more than `PADDED` of them in pieces where that is
-        less memory. A template that does not serve so many leaves its sites to PyTorch.
+        """Return the plan for `tokens` tokens, with logits for one of them.
 
-        Raises NotBindableError for a graph that has a number of its own.
+        More than `PADDED` tokens run in pieces where that takes less memory. Sites whose template does not serve this
+        length run in PyTorch.
+
+        Raises:
+            NotBindableError: the graph was traced for a fixed number of tokens.
         """
         chunks = {rows: self._alone(rows)[0] for rows in (tokens, 1)}
         program = self._for_one(tokens)
@@ -92,12 +95,12 @@ class Chunks:
         return {region.id: region for region in self._alone(tokens)[1].regions}
 
     def longest(self, most: int) -> int:
-        """Tokens of the longest chunk, of up to `most`, whose activations take no more than their share of memory."""
+        """Return the tokens of the longest chunk, up to `most`, whose activations fit in their share of memory."""
         *longer, usual = _lengths(most)
         return next((length for length in longer if _fits_in(self.at(length).program)), usual)
 
     def _alone(self, tokens: int) -> tuple[Chunk, Partition]:
-        """The plan for `tokens` tokens, every site once, and the cut that it covers; made once for each."""
+        """Return the plan for `tokens` tokens, every site once, and the cut that it covers; each is made once."""
         if tokens not in self._made:
             self._made[tokens] = self._make(tokens)
         return self._made[tokens]
@@ -146,17 +149,17 @@ class Chunks:
         )
 
     def everywhere(self, capacity: int) -> dict[str, EvaluationJob]:
-        """The kernels of every length that a chunk of up to `capacity` tokens may run at, by source digest."""
+        """Return the kernels of every length that a chunk of up to `capacity` tokens may run at, by source digest."""
         return {job.source.digest: job for tokens in (1, *served(capacity)) for job in self.at(tokens).jobs}
 
 
 def _lengths(most: int) -> tuple[int, ...]:
-    """What a chunk of up to `most` tokens may be cut down to, longest first; the last needs no room of its own."""
+    """Return the lengths that a chunk of up to `most` tokens may have, longest first; the last one always fits."""
     return (*(length for length in reversed(LENGTHS) if PADDED < length <= most), min(most, PADDED))
 
 
 def _fits_in(program: Program) -> bool:
-    """Whether a chunk's activations take no more than their share of what its weights and the cache take."""
+    """Return whether activations take at most `ROOM` of the bytes that weights, constants and the KV cache take."""
     resident = {
         buffer.tensor: buffer.nbytes for buffer in program.buffers if buffer.role in ("weight", "constant", "state")
     }

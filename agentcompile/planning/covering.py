@@ -1,4 +1,4 @@
-"""From tasks to the cheapest cover: search regions that could enter it, choose their kernels, cover all regimes."""
+"""The way from tasks to the cheapest cover: search regions that could enter it, choose kernels, cover all regimes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from agentcompile.tuning.scheduler import TaskScheduler
 from agentcompile.tuning.untimed import Estimates
 
 TIMED: tuple[Rule, ...] = ("isolated", "admitted")
-"""Rules of choice that candidates are timed for."""
+"""Rules of choice under which candidates are timed."""
 CONFIRM_S = 3.0
-"""What the finalists of a region take at least to be timed afresh, in three processes."""
+"""The least time in which the finalists of a region can be confirmed, in three processes."""
 
 
 def search(
@@ -34,8 +34,10 @@ def search(
     budget: TimeBudget,
     emit: Emit,
 ) -> None:
-    """Search regions that could enter the cover, with `tried` trials at most: check, build, validate, measure; confirm
-    finalists afresh."""
+    """Search the regions that could enter the cheapest cover, evaluating `tried` candidates at most.
+
+    Candidates are checked, built, validated and measured; the finalists are confirmed on fresh data.
+    """
     with stage(emit, "search") as say:
         if least := floor_of(len(prepared.tasks), budget.searching(), others_running(), cpus_at_once()):
             emit(Warned(text=least))
@@ -46,15 +48,19 @@ def search(
         )
         scheduler.search(chosen, tried, strategy)
         near = contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns, NEAR)
-        if budget.confirming() < CONFIRM_S * len(near):  # then what the cheapest cover has now
+        if budget.confirming() < CONFIRM_S * len(
+            near
+        ):  # too little time for all: only the regions of the cheapest cover as it is now
             near = contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns, 1.0)
         scheduler.confirm([*near, *prepared.prompt_tasks])
         say(f"{scheduler.trials.candidates} candidates, {len(chosen)} regions searched")
 
 
 def choose(ranker: Ranker, rule: Rule, emit: Emit) -> dict[str, Ranking]:
-    """For every region its kernels that beat PyTorch, best first, or the reason why none does; untimed those that the
-    rule takes."""
+    """Return by region id the ranking that `rule` makes: kernels that beat PyTorch, or the reason why none does.
+
+    Under the rule "first" it has untimed kernels in the adviser's order; under "pytorch" it has none.
+    """
     with stage(emit, "choose") as say:
         match rule:
             case "pytorch":
@@ -79,8 +85,11 @@ def cover(
     rule: Rule,
     emit: Emit,
 ) -> Planned:
-    """The cheapest covers of all regimes whose kernels all pass the whole correctness suite. Where the rule has nothing
-    timed they are the cheapest by the roofline, and the adviser's next follows one that does not pass."""
+    """Return the cheapest covers of all regimes whose kernels all pass the full correctness suite.
+
+    Where the rule times nothing, costs are roofline estimates. Under the rule "first" a kernel that does not pass is
+    replaced by the adviser's next one.
+    """
     rejected: set[tuple[str, Choice]] = set()
 
     def planned() -> Planned:
@@ -113,7 +122,7 @@ def cover(
 
 
 def not_accepted(prepared: PreparedModel, acceptance: Acceptance, found: Planned) -> tuple[tuple[str, Choice], ...]:
-    """Choices of a plan that may not ship; those of a prompt must be right at every length that it may run at."""
+    """Return the (region id, choice) pairs of a plan that fail; prefill kernels must be correct at every length."""
     if failed := acceptance.accept([part for parts in (*found.decode, found.prefill) for part in parts]):
         return failed
     if not prepared.prompt_tasks:

@@ -1,8 +1,8 @@
 """A person's decisions on admitted plans: approvals are noted, rejections and overrides change the plan.
 
-In: admitted plans and decisions that hold. Out: the plans as they go into the lock. What a person chose passes what
-anything that ships passes: it is confirmed, accepted by the full suite, and measured in the step. Nothing of it falls
-back, and a plan that is slower than PyTorch with it says so.
+In: admitted plans and the decisions that hold. Out: the plans as they go into the lock. A kernel that a person chose
+passes the same checks as any other: it is confirmed, accepted by the full suite, and measured in the step. It does not
+fall back, and a warning says when a plan with it is slower than PyTorch.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ UNDO = "take it back: agentcompile decide --undo, or decide on the region again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanChecks:
-    """What a changed plan is proved with."""
+    """The objects that evaluate a plan which a person's decisions changed."""
 
     confirmation_of: Callable[[str, Candidate], Trial | None]
-    """The trial that confirmed a candidate of a region id; None for a point that is in no space."""
+    """Returns the confirm trial of a candidate of a region id; None for a candidate that is in no space."""
     layouts: Callable[[Candidate], Layouts]
-    """The layouts that a candidate's template wants, by port family."""
+    """Returns the layouts that a candidate's template wants, by port family."""
     sources: Sources
     clock: StepClock
     emit: Emit
     seed: int
     kind: Kind
     refused: Callable[[Planned], Sequence[tuple[str, Choice]]]
-    """Validates a cover as what ships is validated; the (region id, choice) pairs that failed."""
+    """Validates a cover by the full suite, and returns the (region id, choice) pairs that failed."""
 
 
 def apply_decisions(
@@ -50,12 +50,13 @@ def apply_decisions(
     bench: PlanChecks,
     known: Sequence[Plan] = (),
 ) -> tuple[Planned, tuple[Plan, ...]]:
-    """The cover and the plans, one for each of `cuts`, as `rulings` want them; `known` are plans that an earlier
-    process of the run measured for the same.
+    """Apply the decisions `rulings`, by region id; return the cover and the plans, one for each of `cuts`.
 
-    Raises AgentCompileError (undecided) for an override that fails, or that wants a weight in another layout than a
-    kernel beside it.
-    """
+    `known` are plans that an earlier process of the run measured with the same decisions.
+
+    Raises:
+        AgentCompileError: an override fails, or wants a weight in another layout than another kernel (undecided).
+    """  # noqa: DOC501
     _say_what_applies_nowhere(plans, rulings, bench.emit)
     choices = {region: _choice(ruling, bench) for region, ruling in rulings.items() if ruling.word != "approve"}
     covers = [tuple(_part(part, rulings, choices) for part in plan.parts) for plan in plans]
@@ -86,7 +87,11 @@ def _say_what_applies_nowhere(plans: Sequence[Plan], rulings: Mapping[str, Rulin
 
 
 def _choice(ruling: Ruling, bench: PlanChecks) -> Choice:
-    """What a rejection or an override runs."""
+    """Return the choice that a rejection (a fallback) or an override (a kernel) puts into the plan.
+
+    Raises:
+        AgentCompileError: the overriding candidate is in no space, or failed (undecided).
+    """  # noqa: DOC501
     if ruling.word == "reject" or ruling.candidate is None:
         why = f": {ruling.reason}" if ruling.reason else ""
         return Fallback(reason=f"rejected by a person{why}", decided_by="human", approval=ruling.approval)
@@ -119,14 +124,20 @@ def _part(part: Part, rulings: Mapping[str, Ruling], choices: Mapping[str, Choic
 
 
 def _bare(parts: Sequence[Part]) -> list[tuple[str, tuple[int, ...], Candidate | None]]:
-    """What parts run, without who said so."""
+    """Return what the parts run (region id, sites, candidate or None), without who decided it."""
     return [
         (part.region, part.sites, part.choice.candidate if isinstance(part.choice, Kernel) else None) for part in parts
     ]
 
 
 def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], wants: Callable[[Candidate], Layouts]) -> Layouts:
-    """The resident layout of every weight that a kernel wants other than row-major; PyTorch unpacks what it reads."""
+    """Return (weight, layout) pairs of the weights that kernels want in a layout other than row-major, sorted.
+
+    Regions in PyTorch accept any layout, because they unpack the weights that they read.
+
+    Raises:
+        AgentCompileError: two kernels want the same weight in different layouts (undecided).
+    """  # noqa: DOC501
     wanted: dict[str, tuple[str, str]] = {}
     for cut, cover in zip(cuts, covers, strict=True):
         values = {value.id: value for value in cut.graph.values}
@@ -149,8 +160,10 @@ def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], wants: Cal
 
 
 def weighed(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Sequence[Plan]) -> Plan:
-    """A changed plan with its time in the step, which is taken anew, on fresh data, where others disturbed what is
-    `known` of it; on a CPU a prompt's is not timed."""
+    """Return a changed plan with its time in the step; a prefill plan on a CPU is not timed.
+
+    A `known` time of the same plan is reused, unless it was disturbed: then it is measured again on fresh data.
+    """
     before = next((one for one in known if one.regime == plan.regime and one.parts == plan.parts), None)
     if before is not None and not before.contended:
         return before
@@ -166,8 +179,10 @@ def weighed(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Se
 
 
 def known_plan(earlier: Earlier, cuts: Sequence[Cut], spaces: Mapping[str, Space]) -> Planned | None:
-    """The cover that an earlier process of the run admitted in the step; None when there is none, or when it is not of
-    these cuts and spaces any more."""
+    """Return the cover that an earlier process of the run admitted in the step; None when there is none.
+
+    None, too, when it does not fit these cuts and spaces any more.
+    """
     if [plan.regime for plan in earlier.plans] != [cut.partition.regime for cut in cuts]:
         return None
     for cut, plan in zip(cuts, earlier.plans, strict=True):
@@ -181,7 +196,7 @@ def known_plan(earlier: Earlier, cuts: Sequence[Cut], spaces: Mapping[str, Space
 
 
 def legal(spaces: Mapping[str, Space]) -> Callable[[Candidate], str]:
-    """Says why a point is not in the space of its region, by region id."""
+    """Return a function that says why a candidate is not in its region's space; it returns "" for one that is."""
 
     def why(point: Candidate) -> str:
         if point.region not in spaces:

@@ -1,4 +1,4 @@
-"""From rankings to plans: what each region may run at what cost, and the cover of both phases that costs least."""
+"""Plans made from rankings: the options of each region with their costs, and the cheapest cover of both phases."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from agentcompile.tuning.ranking import Ranking
 from agentcompile.tuning.tasks import TuneTask, templates_of
 
 STEPS_PER_CHUNK = 128
-"""Decode steps that pay for one prefill chunk: a chat turn of a short prompt and a medium answer."""
+"""Decode steps assumed for each prefill chunk: a chat turn with a short prompt and a medium answer."""
 OPTIMISM = 0.75
-"""How much faster a region might get by searching it: one that even so enters no cover is not searched further."""
+"""Factor on a region's time that a search might reach: one that even so enters no cover is not searched further."""
 NEAR = 0.93
-"""How much faster a region might turn out on fresh data: one that even so enters no cover need not be confirmed."""
+"""Factor on a region's time that fresh data might show: one that even so enters no cover need not be confirmed."""
 LENIENCE = 0.9
-"""Of a region's floor, the least time that is hoped for: ceilings are measured too, and the nearer everything is to
-them, the more of what looks best is chance."""
+"""Factor on a region's roofline floor, below which no time is expected. It is less than 1 because ceilings are measured
+too; the nearer all times are to the floor, the more the differences between them are chance."""
 _PREFILL = Fallback(reason="prefill runs the captured operators: their matrix products are compute bound")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """Both phases covered, agreeing on layouts."""
+    """Covers of both phases, which agree on the layouts of weights."""
 
     decode: tuple[tuple[Part, ...], ...]
-    """By regime."""
+    """One cover for each regime."""
     prefill: tuple[Part, ...]
     layouts: Layouts
     exact: bool
     decode_ns: float
-    """Sum of the parts' own times in the first regime: an estimate that admission replaces by a measurement."""
+    """Sum in ns of the isolated times of the first regime's parts: an estimate until admission measures the step."""
 
 
 def contenders(
@@ -52,9 +52,9 @@ def contenders(
     fallback_ns: Callable[[Region], float],
     optimism: float = OPTIMISM,
 ) -> tuple[TuneTask, ...]:
-    """The tasks worth more work: those that enter the cheapest cover when they alone are `optimism` times as slow.
+    """Return the tasks that would enter the cheapest cover if their time alone were multiplied by `optimism`.
 
-    `best_ns` has the best measured time of a site of each region so far; a region without one stands at its fallback.
+    `best_ns` has the best measured time of a site by region id; for a region without one its fallback's time counts.
     """
     kept: set[str] = set()
     for cut in cuts:
@@ -67,7 +67,7 @@ def contenders(
 
 
 def _enters(cut: Cut, now: Mapping[str, float], task: TuneTask, optimism: float) -> bool:
-    """Whether the cheapest cover has the task's region when it alone is `optimism` times as slow as it is now."""
+    """Return whether the cheapest cover has the task's region when its time alone is multiplied by `optimism`."""
     own, placeholder = task.region.id, Fallback(reason="estimate")
     hoped = min(now[own], max(now[own] * optimism, task.floor_ns * LENIENCE))
     options = {id: (Option(cost_ns=ns, choice=placeholder),) for id, ns in {**now, own: hoped}.items()}
@@ -76,13 +76,13 @@ def _enters(cut: Cut, now: Mapping[str, float], task: TuneTask, optimism: float)
 
 
 def estimate(cut: Cut, best_ns: Mapping[str, float]) -> float:
-    """A step as the cheapest cover of its regions' best times adds up, in ns; 0 while too few have a time."""
+    """Return the time in ns of a step as the cheapest cover of its regions' best times; 0 while too few have a time."""
     options = {
         id: (Option(cost_ns=ns, choice=Fallback(reason="estimate")),) for id, ns in best_ns.items() if id in cut.regions
     }
     try:
         parts = cover(Problem(graph=cut.graph, partition=cut.partition, options=options)).parts[0]
-    except CoverError:  # what no template serves may have no time yet
+    except CoverError:  # regions that no template serves may have no time yet
         return 0.0
     return sum(len(part.sites or cut.regions[part.region].sites) * best_ns[part.region] for part in parts)
 
@@ -100,11 +100,11 @@ def plan(
     kernel_ns: Callable[[Region, Kernel], float] | None = None,
     leaving_ns: float = 0.0,
 ) -> Planned:
-    """Cover all regimes of both phases at once; `forbidden` names (region id, choice) pairs that a step rejected.
+    """Cover all regimes of both phases at once, at the least cost; `forbidden` has rejected (region id, choice) pairs.
 
-    A kernel costs what its last confirming trial in `trials` says, unless `kernel_ns` is given, which then says it.
-    Wherever a decode step goes from kernels to PyTorch it takes `leaving_ns` more: with that, kernels that PyTorch only
-    just beats by itself are thought of too, where they keep a step native.
+    The cost of a kernel is the median of its last confirm trial in `trials`, or `kernel_ns` of it where that is given.
+    Each change of a decode step from kernels to PyTorch costs `leaving_ns` more; where that is not 0, kernels that
+    PyTorch only just beats in isolation are considered too, because they may keep the step in native code.
     """
 
     def costs(region: Region, kernel: Kernel) -> float:
@@ -117,7 +117,7 @@ def plan(
             for id, region in cut.regions.items()
         }
 
-    # Kernels of a prefill stand beside what PyTorch takes for the same operators, one by one.
+    # Kernels of a prefill compete with PyTorch running the same operators one by one.
     measured = {
         id: _options(region, rankings.get(id), fallback_ns(region), tasks, costs)
         for id, region in (prefill.regions if backend_of(kind).prompt_kernels else {}).items()
@@ -131,7 +131,7 @@ def plan(
     )
 
     def covered(near: bool, more_ns: float) -> tuple[float, Planned]:
-        """A cover in which every fallback is thought to take so much more, and what it takes all in all."""
+        """Return the cost of a cover, and the cover that is cheapest when every fallback costs `more_ns` more."""
         options = decoding(near)
         problems = [
             Problem(graph=cut.graph, partition=cut.partition, options=_dearer(cut, options, more_ns)) for cut in decode
@@ -155,7 +155,7 @@ def plan(
 
 
 def _dearer(cut: Cut, options: Mapping[str, tuple[Option, ...]], more_ns: float) -> dict[str, tuple[Option, ...]]:
-    """The options of a cut's regions, every fallback so much dearer."""
+    """Return the options of a cut's regions by id, with every fallback `more_ns` dearer."""
 
     def made(option: Option) -> Option:
         return replace(option, cost_ns=option.cost_ns + more_ns) if isinstance(option.choice, Fallback) else option
@@ -168,7 +168,7 @@ def _sites(parts: Sequence[Part], kind: type[Choice]) -> int:
 
 
 def leaves(cut: Cut, parts: Sequence[Part]) -> int:
-    """How often a step goes over from kernels to PyTorch; never where it has no kernel."""
+    """Return how often a step changes from kernels to PyTorch, its start included; 0 where it has no kernel."""
     runs = [isinstance(step.choice, Kernel) for step in schedule(cut.graph, cut.partition, parts)]
     if not any(runs):
         return 0
@@ -188,7 +188,7 @@ def _options(
     costs: Callable[[Region, Kernel], float],
     near: bool = False,
 ) -> tuple[Option, ...]:
-    """The fallback, and the best kernel of each layout at what it costs; with those that are `near` it, too."""
+    """Return the fallback and the ranked kernels of a region with their costs; if `near`, `ranking.near` too."""
     task = next((s for s in tasks if s.region.id == region.id), None)
     if task is None or ranking is None:
         reason = "no template serves this region here" if task is None else "the budget was spent before its turn"
@@ -203,7 +203,11 @@ def _options(
 
 
 def confirmed_ns(kernel: Kernel, trials: Sequence[Trial]) -> float:
-    """The median of the last confirming trial of a kernel; KeyError when there is none."""
+    """Return the median time in ns of the last confirm trial of a kernel.
+
+    Raises:
+        KeyError: the kernel has no confirm trial with a time.
+    """
     from agentcompile.ir.trial import Measured
 
     times = {
@@ -215,8 +219,11 @@ def confirmed_ns(kernel: Kernel, trials: Sequence[Trial]) -> float:
 
 
 def _prefill_options(prefill: Cut, ceiling: Ceiling) -> dict[str, tuple[Option, ...]]:
-    """Every operator by itself, in PyTorch. A packed weight is read where it lies, or else unpacked through scratch for
-    each chunk: read, written, and read again."""
+    """Return the options of a prefill in PyTorch: every operator alone, for each layout of its weights.
+
+    A packed weight is multiplied as it is stored where PyTorch can; else it is unpacked for each chunk, which reads,
+    writes and reads it again.
+    """
     options: dict[str, tuple[Option, ...]] = {}
     for id, region in prefill.regions.items():
         if len(region.body.nodes) != 1:

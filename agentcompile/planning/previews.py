@@ -1,4 +1,4 @@
-"""Parts of the flow that end before anything is built: regions and spaces as they are, and what is advised of them."""
+"""Parts of the flow that end before any candidate is built: regions, their spaces, and the advice about them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ from agentcompile.tuning.trial_database import TrialDatabase
 
 
 def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[Prompt, ...]:
-    """Capture, cut, bound, and ask the adviser about every region, or about those of one name; answers come as events.
+    """Prepare a model, ask the adviser about its regions, or those named `asked.region`, and return the prompts.
 
-    Returns the prompts. Raises AgentCompileError (usage) for a name that no region has.
+    Answers come as events. With `asked.show_prompt` nothing is sent.
+
+    Raises:
+        AgentCompileError: no region has that name (usage).
     """
     if not asked.show_prompt:
         check(options)
@@ -58,7 +61,7 @@ def _is_called(region: Region, name: str) -> bool:
 
 
 def inspect_model(options: Options, emit: Emit = silent) -> None:
-    """Capture, cut and bound; only the ceilings are measured. Regions and spaces come as events."""
+    """Capture a model, cut it into regions and bound their spaces, which come as events; only ceilings are measured."""
     here = this_machine(options)
     roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
     templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)

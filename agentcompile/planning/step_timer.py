@@ -1,8 +1,8 @@
-"""Whole steps of one regime on a clock: plans beside one another, and a plan beside PyTorch until it holds.
+"""Timing of whole steps of one regime: plans beside one another, and a plan beside PyTorch until it is admitted.
 
-In: plans that cover one graph. Out: timings, and what of a plan stays: what was measured to be no faster than PyTorch
-falls back, half of the kernels at a time; what others on the machine keep from being told apart stays if its
-estimate is faster, and says so.
+In: plans that cover one graph. Out: timings, and the admitted plan. While the plan is measured to be no faster than
+PyTorch, half of its kernels fall back; a plan that is inconclusive on a busy machine stays if its estimate is faster,
+with a note that says so.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from agentcompile.tuning.partitions import Cut
 
 Kind = Literal["cpu", "cuda"]
 LOOKS = 3
-"""How often a plan is timed beside PyTorch while the machine is disturbed."""
+"""How often a plan is timed beside PyTorch, at most, while the machine is disturbed."""
 
 
 class StepClock(Protocol):
-    """Times whole steps beside one another."""
+    """A clock that times whole steps beside one another."""
 
     @property
     def known(self) -> Mapping[str, Timing]:
-        """What an earlier process of the run found, by `arms.asked`."""
+        """Timings of earlier processes of the run, by the digest from `arms.asked`."""
 
     def __call__(
         self,
@@ -49,19 +49,19 @@ class StepClock(Protocol):
         seed: int,
         trusted: bool = True,
     ) -> Timing | Death:
-        """Time labelled programs beside one another, in the middle of what a regime serves; not `trusted`: may hang."""
+        """Time labelled programs beside one another in the middle of a regime's range; not `trusted`: they may hang."""
 
 
 class Sources(Protocol):
-    """Who knows the text of every candidate."""
+    """An object that has the source of every candidate."""
 
     def sources(self) -> Mapping[str, Source]:
-        """The source of every candidate there is, by digest."""
+        """Return the source of every candidate, by digest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """The plan as it goes into the lock, and what the step said of each region that changed."""
+    """The plan as it goes into the lock, and notes for people on what changed in the step."""
 
     plan: Plan
     parts: tuple[Part, ...]
@@ -69,7 +69,7 @@ class Admitted:
 
 
 class StepTimer:
-    """The step of one regime, in which covers are timed beside one another."""
+    """A timer of the step of one regime, which times covers beside one another."""
 
     def __init__(
         self,
@@ -90,16 +90,23 @@ class StepTimer:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What happened on the way, for people."""
+        """Notes for people on what happened so far."""
         return tuple(self._notes)
 
     def admitted(self, parts: Arm, exact: bool, seed: int) -> Admitted:
-        """What `prove` leaves of a plan, with its time; `exact` as the cover was solved."""
+        """Return what `confirm_beside_pytorch` keeps of a plan, with its time.
+
+        `exact` says whether the cover was solved exactly.
+        """
         parts, ratio = self.confirm_beside_pytorch(parts, seed)
         return Admitted(plan=self._plan(parts, exact, ratio), parts=parts, notes=tuple(self._notes))
 
     def timed_as_is(self, parts: Arm, exact: bool, seed: int) -> Plan:
-        """A plan as it is, with its time; where others disturb the machine it is timed again, `LOOKS` times at most."""
+        """Return the plan of `parts` as it is, with its time; until it has an interval it is timed up to `LOOKS` times.
+
+        Raises:
+            AgentCompileError: the step cannot be timed (undecided).
+        """
         for look in range(LOOKS):
             found = self._look(parts, seed + (look << 21))
             if found.half_width < NO_INTERVAL:
@@ -129,15 +136,18 @@ class StepTimer:
         )
 
     def _beside_pytorch(self, parts: Arm, seed: int) -> Timing | Death:
-        """Arm 0 is PyTorch, arm 1 the plan."""
+        """Time the plan, arm 1, beside PyTorch, arm 0."""
         arms = [("pytorch", tuple(as_fallback(part, "baseline") for part in parts)), ("plan", parts)]
         return self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
 
     def confirm_beside_pytorch(self, parts: Arm, seed: int) -> tuple[Arm, Contrast]:
-        """Time the plan beside PyTorch; while it is not faster, let half of its kernels fall back, and at last all.
+        """Time the plan beside PyTorch; while it is not faster, let half of its kernels fall back, in the end all.
 
-        What others on the machine keep from being told apart is timed again while time is left. If it is faster by its
-        estimate, it stays: only what was measured to be no faster falls back.
+        The kernels with the least isolated speedup fall back first. An inconclusive plan is timed again, `LOOKS` times
+        at most, while time is left; then it stays if it is faster by its estimate.
+
+        Raises:
+            AgentCompileError: the step in PyTorch alone cannot be timed (environment).
         """
         look = 0
         while True:
@@ -198,13 +208,13 @@ class StepTimer:
 
 
 def _chunk_of(graph: Graph) -> int:
-    """Tokens of the prefill chunk that a graph of numbers is; 0 for a decode step."""
+    """Return the tokens of the prefill chunk of a graph with concrete shapes; 0 for a decode step."""
     fed = [value for value in graph.values if value.role == "token"]
     return math.prod(concrete(fed[0].shape)) if graph.phase == "prefill" else 0
 
 
 def _estimate(found: Contrast) -> str:
-    """A ratio for people: ``1.21x PyTorch (0.98–1.49)``."""
+    """Return a speedup and its interval for people: ``1.21x PyTorch (0.98–1.49)``."""
     text = f"{math.exp(found.log_ratio):.2f}x PyTorch"
     if found.half_width >= NO_INTERVAL:
         return f"{text} by the quickest of few rounds"
@@ -213,7 +223,7 @@ def _estimate(found: Contrast) -> str:
 
 
 def _cause(timing: Timing | Death) -> str:
-    """Why a step could not be timed: the verdict of its process, or of the first arm that died."""
+    """Return why a step could not be timed: the verdict of its process, or of the first arm that died."""
     verdict = timing.failed[0][1] if isinstance(timing, Timing) else timing
     if isinstance(verdict, TimedOut):
         return f"no result within {verdict.limit_s:g} s"
@@ -223,5 +233,5 @@ def _cause(timing: Timing | Death) -> str:
 
 
 def as_fallback(part: Part, reason: str) -> Part:
-    """The part as captured, if it ran a kernel."""
+    """Return the part with a fallback in place of a kernel; a part that runs in PyTorch is returned unchanged."""
     return replace(part, choice=Fallback(reason=reason)) if isinstance(part.choice, Kernel) else part

@@ -1,4 +1,4 @@
-"""The plans of all regimes as their steps admit them: tuned and timed, confirmed again, or untimed."""
+"""The admitted plans of all regimes: tuned and timed in their steps, confirmed again, or untimed."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ def tune_steps(
     emit: Emit,
     budget: TimeBudget,
 ) -> tuple[Plan, ...]:
-    """Tune the plan of every regime inside its whole step and measure it beside PyTorch, that of a prompt, which has
-    kernels on a GPU alone, in its whole chunk. What the step of a shorter context chose holds for longer ones too,
-    where the region is the same, unless another does better beside a neighbour that is the longer one's own. What is
-    left of the time is shared out by how many regions a step has left to choose."""
+    """Tune the plan of every regime inside its whole step, and measure it beside PyTorch.
+
+    A prefill plan, which has kernels on a GPU only, is measured for its whole chunk. The choices of the step of a
+    shorter context are reused for the same regions of longer ones, unless another choice is faster beside a neighbour
+    that only the longer one has. The time that is left is shared out by how many regions each step is the first to
+    choose.
+    """
     plans: list[Plan] = []
     settled: dict[str, Choice] = {}
     with stage(emit, "admit") as say:
@@ -43,7 +46,7 @@ def tune_steps(
             to_come -= share
             alternatives.limit(left)
             admitted = admit(cut, parts, planned, alternatives, clock, emit, seed, kind, settled, strategy, left)
-            # What fell back in one step may be faster in another.
+            # A kernel that fell back in one step may be faster in another.
             settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
             plans.append(_reported(admitted, planned, emit))
         if not backend.prompt_kernels:
@@ -65,7 +68,7 @@ def confirm_steps(
     seed: int,
     emit: Emit,
 ) -> tuple[Plan, ...]:
-    """The plans of an earlier process of the run, those whose timing others disturbed timed again."""
+    """Return the `plans` of an earlier process of the run; contended ones are timed again."""
     with stage(emit, "admit") as say:
         kind = prepared.here.target.kind
         found = [
@@ -80,7 +83,7 @@ def confirm_steps(
 
 
 def untimed_steps(prepared: PreparedModel, planned: Planned, emit: Emit) -> tuple[Plan, ...]:
-    """The plans of the cover: no step is timed, and nothing falls back."""
+    """Return the plans of the cover as they are: no step is timed, and no kernel falls back."""
     with stage(emit, "admit") as say:
         covers = zip((*prepared.decode, prepared.prefill), (*planned.decode, planned.prefill), strict=True)
         plans = tuple(Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact) for cut, parts in covers)
@@ -91,7 +94,7 @@ def untimed_steps(prepared: PreparedModel, planned: Planned, emit: Emit) -> tupl
 
 
 def _shares(decode: Sequence[Sequence[Part]]) -> list[float]:
-    """Of all regions that steps choose, the share that each is the first to choose."""
+    """Return for each step the share of all regions that it is the first to choose."""
     seen: set[str] = set()
     fresh = []
     for parts in decode:
@@ -102,7 +105,7 @@ def _shares(decode: Sequence[Sequence[Part]]) -> list[float]:
 
 
 def _reported(admitted: Admitted, planned: Planned, emit: Emit) -> Plan:
-    """The plan, once what was found on the way to it and the plan itself are on disk."""
+    """Emit the notes and the admitted plan as events, and return the plan."""
     for note in admitted.notes:
         emit(Warned(text=note))
     emit(PlanAdmitted(plan=admitted.plan, layouts=planned.layouts))

@@ -31,11 +31,11 @@ STRATEGIES: Mapping[str, SearchMethod] = {
     "exhaustive": SearchMethod(regions=Exhaustive(), step=Exhaustive()),
     "random": SearchMethod(regions=RandomOrder(), step=RandomOrder()),
 }
-"""By the name that `--strategy` takes; the first is the default."""
+"""Search methods by the name that `--strategy` takes; the first is the default."""
 
 
 def strategy_of(name: str, strategies: Mapping[str, SearchMethod] = STRATEGIES) -> SearchMethod:
-    """Return the strategies of that name.
+    """Return the search method called `name`.
 
     Raises:
         AgentCompileError: there is no such name (usage); the hint has the nearest one.

@@ -17,10 +17,10 @@ _Course = Generator[Move, StepTrial, None]
 
 
 class Descent:
-    """Passes over single regions until nothing changes or `StepTask.passes` are made; pairs; a last pass."""
+    """Coordinate descent: single regions until nothing changes or `StepTask.passes` are made; pairs; a last pass."""
 
     def propose(self, task: StepTask, trials: Sequence[StepTrial], budget: Budget) -> Proposal[Move]:
-        """Return the one move that follows `trials`, which are made anew by the same rule to see where it is."""
+        """Return the one move that follows `trials`; the descent is replayed from its start to find it."""
         course = _course(task)
         move = next(course, None)
         for trial in trials[: budget.trials]:
@@ -43,12 +43,12 @@ def _course(task: StepTask) -> _Course:
     touched = frozenset[str]()
     for pair in task.pairs:
         touched |= (yield pair).touched
-    # What was found beside other neighbours is looked for anew beside these.
+    # A choice that was found beside other neighbours may not be the best beside the present ones.
     yield from _visit(task, touched)
 
 
 def _visit(task: StepTask, wanted: Collection[str]) -> Generator[Move, StepTrial, frozenset[str]]:
-    """Yield the single moves of the `wanted` regions; returns the regions to visit again."""
+    """Yield the single moves of the `wanted` regions, and return the regions to visit again."""
     again = frozenset[str]()
     for move in task.singles:
         if wanted and set(move.regions) <= set(wanted):

@@ -8,8 +8,8 @@ from agentcompile.search.strategy import Budget, P, Proposal, Task, Tried, untri
 
 
 class Exhaustive:
-    """Every candidate once, in the advised order, as far as the budget reaches."""
+    """A strategy that proposes every candidate once, in the advised order, until the budget is spent."""
 
     def propose(self, task: Task[P], trials: Sequence[Tried], budget: Budget) -> Proposal[P]:
-        """Return the next candidates of the order."""
+        """Return the next untried candidates in the advised order, as many as the budget has left."""
         return untried(task.advised, trials, budget)

@@ -12,26 +12,26 @@ from agentcompile.ir.trial import Trial
 from agentcompile.search.strategy import Budget, Proposal, SearchTask, by_candidate, failed, reached
 
 _LEAST_PART = 8
-"""Candidates that are proposed at once, where the budget has as many."""
+"""The least number of candidates that are proposed at once, where the budget has as many."""
 _NOT_FAR = 0.3
-"""As a logarithm: the best of another template within it is searched around too."""
+"""Difference of log ratios: the best candidate of another template is searched around too when it is within this."""
 
 
 class Halving:
-    """Rungs of which each keeps the better half at twice the rounds, down to the finalists.
+    """Successive halving: each rung keeps the better half and doubles the rounds, until only finalists are left.
 
-    The first rung is proposed a part at a time, at `budget.rounds`: the advised head with every template in it, then
-    parts of which most differ in one parameter from what has done best so far, and the rest follow the advice. A
-    template that only fails is put off before it eats the budget.
+    The first rung is proposed in parts, at `budget.rounds`. The first part follows the advice and has a candidate of
+    every template. Most candidates of the later parts differ in one parameter from the fastest so far, and the others
+    follow the advice. A template that only fails is moved to the end, so that it does not use up the budget.
     """
 
     def propose(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> Proposal[Candidate]:
-        """Return what the rung that the trials have reached still lacks."""
+        """Return the candidates that have no trial yet in the rung that `trials` have reached."""
         history = by_candidate(trials)
         order = {candidate.id: candidate for candidate in _with_every_template(task.advised)}
         chosen: list[str] = []
         while part := _part(order, chosen, history, budget):
-            # Advice that came late may have moved what was tried out of this rung: it counts all the same.
+            # Late advice may have moved tried candidates out of this rung: they count against the budget all the same.
             fresh = tuple(order[id] for id in part if id not in history)[: max(budget.trials - len(history), 0)]
             if fresh:
                 return Proposal(candidates=fresh, rounds=budget.rounds)
@@ -54,8 +54,13 @@ class Halving:
 def _part(
     order: Mapping[str, Candidate], chosen: Sequence[str], history: Mapping[str, list[Trial]], budget: Budget
 ) -> list[str]:
-    """What follows `chosen` in the first rung, by the trials of these alone: a search that was cut goes on the same."""
-    heads = len({candidate.template for candidate in order.values()})  # what a look has tried is in the first part
+    """Return the candidate ids that follow `chosen` in the first rung.
+
+    Only the trials of `chosen` count, so that an interrupted search continues exactly as it would have.
+    """
+    heads = len(
+        {candidate.template for candidate in order.values()}
+    )  # the first part has what `try_first_candidates` tried
     size = min(max(_LEAST_PART, heads, math.ceil(budget.trials / 4)), budget.trials - len(chosen))
     known = {id: history[id] for id in chosen}
     left = {id: order[id] for id in _failing_last(order, known) if id not in known}
@@ -65,7 +70,7 @@ def _part(
 
 
 def _best(order: Mapping[str, Candidate], known: Mapping[str, list[Trial]], rounds: int) -> list[Candidate]:
-    """The fastest that is known, and of other templates those that are not far behind, fastest first."""
+    """Return the fastest known candidate of each template within `_NOT_FAR` of the best, fastest first."""
     ratios = {id: _or_last(reached(tried, rounds, 0)) for id, tried in known.items()}
     ranked = sorted(ratios, key=lambda id: -ratios[id])
     leaders = {order[id].template: id for id in reversed(ranked)}
@@ -78,14 +83,14 @@ def _or_last(ratio: float | None) -> float:
 
 
 def _near(parents: Sequence[Candidate], left: Mapping[str, Candidate]) -> Iterator[str]:
-    """Those of `left` that differ from a parent in one parameter, a turn for each parent."""
+    """Yield the ids of `left` that differ from a parent in one parameter, taking turns among the parents."""
     rows = [[id for id, candidate in left.items() if parent.distance(candidate) == 1] for parent in parents]
     for row in itertools.zip_longest(*rows):
         yield from (id for id in row if id is not None)
 
 
 def _with_every_template(order: Sequence[Candidate]) -> list[Candidate]:
-    """The best candidate of each template first, then the rest; both in order."""
+    """Return the first candidate of each template, then all others; both groups in the given order."""
     heads: dict[str, Candidate] = {}
     for candidate in order:
         heads.setdefault(candidate.template, candidate)
@@ -93,7 +98,7 @@ def _with_every_template(order: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _failing_last(order: Mapping[str, Candidate], history: Mapping[str, list[Trial]]) -> list[str]:
-    """The same order, but templates that failed at least twice and never ran come after all others."""
+    """Return the ids in the same order, but templates that failed at least twice and never ran come last."""
     failures, successes = Counter[str](), Counter[str]()
     for tried in history.values():
         template = tried[0].candidate.template

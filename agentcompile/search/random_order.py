@@ -9,10 +9,10 @@ from agentcompile.search.strategy import Budget, P, Proposal, Task, Tried, untri
 
 
 class RandomOrder:
-    """Every candidate once in an order drawn from the budget's seed, whatever the advice."""
+    """A strategy that proposes every candidate once, in an order drawn from the budget's seed; it ignores advice."""
 
     def propose(self, task: Task[P], trials: Sequence[Tried], budget: Budget) -> Proposal[P]:
-        """Return the next candidates of the order."""
+        """Return the next untried candidates of the shuffled order, as many as the budget has left."""
         order = list(task.candidates)
         random.Random(budget.seed).shuffle(order)
         return untried(order, trials, budget)

@@ -1,8 +1,8 @@
-"""The search of a whole step: its task, whose candidates are moves, and what a move came to.
+"""The search of a whole step: its task, whose candidates are moves, and the trial of a move.
 
 A move replaces the choice of one region, or those of two regions that follow one another. Making it times the
-alternatives of these regions inside the step and keeps the fastest step; what the step has afterwards is what the next
-move starts from. Regions are named by their ids.
+alternatives of these regions inside the step and keeps the fastest step, from which the next move
+starts. Regions are named by their ids.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from agentcompile.search.strategy import Strategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """Replace the choice of one region, or of two that follow one another, by what makes the step fastest."""
+    """Replaces the choice of one region, or of two that follow one another, by the one that makes the step fastest."""
 
     regions: tuple[str, ...]
 
     @property
     def id(self) -> str:
-        """The ids of its regions."""
+        """The ids of its regions, joined by ``+``."""
         return "+".join(self.regions)
 
 
@@ -29,16 +29,16 @@ class StepTask:
     """The step of one regime: the moves that are legal in it."""
 
     singles: tuple[Move, ...]
-    """Of one region each: those that this step is the first to choose, then others beside them, each group by their
-    share of the step, largest first."""
+    """Moves of one region each: first the regions that no earlier step chose, then their neighbours. Each group is
+    ordered by the regions' share of the step, largest first."""
     pairs: tuple[Move, ...]
-    """Of two regions that follow one another at several sites, of which this step is the first to choose one."""
+    """Moves of two regions that follow one another at several sites; at least one was not chosen by an earlier step."""
     passes: int
-    """How often all regions may be gone through: a region is visited again when it or a neighbour changed."""
+    """The most passes over all regions. A region is visited again only when it or a neighbour changed."""
 
     @property
     def candidates(self) -> tuple[Move, ...]:
-        """Every move."""
+        """Every move, those of single regions first."""
         return (*self.singles, *self.pairs)
 
     @property
@@ -49,7 +49,7 @@ class StepTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTrial:
-    """What a move came to."""
+    """A move that was made, and how much faster the step became."""
 
     candidate: Move
     log_ratio: float = 0.0
@@ -59,4 +59,4 @@ class StepTrial:
 
 
 StepStrategy = Strategy[StepTask, StepTrial, Move]
-"""Searches a whole step."""
+"""A strategy that searches a whole step."""

@@ -17,7 +17,7 @@ from agentcompile.ir.trial import Measured, Trial
 
 
 class Point(Protocol):
-    """What can be tried: a candidate of a region, a move of a step."""
+    """A point that can be tried: a candidate of a region, or a move of a step."""
 
     @property
     def id(self) -> str:
@@ -31,11 +31,11 @@ R_contra = TypeVar("R_contra", contravariant=True)
 
 
 class Task(Protocol[P_co]):
-    """What a strategy that works at both levels sees of a task."""
+    """The part of a task that a strategy for both regions and steps uses."""
 
     @property
     def candidates(self) -> tuple[P_co, ...]:
-        """Everything that is legal."""
+        """All legal candidates."""
 
     @property
     def advised(self) -> tuple[P_co, ...]:
@@ -43,11 +43,11 @@ class Task(Protocol[P_co]):
 
 
 class Tried(Protocol):
-    """What a strategy that works at both levels sees of a trial."""
+    """The part of a trial that a strategy for both regions and steps uses."""
 
     @property
     def candidate(self) -> Point:
-        """What was tried."""
+        """The candidate or move that was tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class SearchTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What the search of one task may spend: distinct candidates."""
+    """The budget for the search of one task: `trials` counts distinct candidates."""
 
     trials: int
     seed: int = 0
@@ -77,25 +77,25 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal(Generic[P_co]):
-    """Candidates to evaluate next, each with this many paired rounds; none: the search is over."""
+    """Candidates to evaluate next, each with `rounds` paired rounds. No candidates: the search is over."""
 
     candidates: tuple[P_co, ...] = ()
     rounds: int = 0
 
 
 class Strategy(Protocol[T_contra, R_contra, P_co]):
-    """Says what to try next."""
+    """A pure function that proposes what to try next."""
 
     def propose(self, task: T_contra, trials: Sequence[R_contra], budget: Budget) -> Proposal[P_co]:
-        """Return what to evaluate next, after `trials` of the task."""
+        """Return what to evaluate next, given the `trials` of the task so far."""
 
 
 RegionStrategy = Strategy[SearchTask, Trial, Candidate]
-"""Searches the space of one region."""
+"""A strategy that searches the space of one region."""
 
 
 def untried(order: Sequence[P], trials: Sequence[Tried], budget: Budget) -> Proposal[P]:
-    """Return the first of `order` that have no trial, as many as the budget has left."""
+    """Return the first candidates of `order` that have no trial, as many as the budget has left."""
     tried = {trial.candidate.id for trial in trials}
     left = budget.trials - len(tried)
     if left <= 0:
@@ -122,10 +122,10 @@ def failed(trials: Iterable[Trial]) -> bool:
 
 
 def reached(trials: Iterable[Trial], rounds: int, level: int) -> float | None:
-    """Return the log ratio with which a candidate stands in a rung; None when it is still to be measured there.
+    """Return the log ratio of a candidate in the rung of that `level`; None when it must still be measured there.
 
-    It is the shortest measurement of at least `rounds` rounds, so that later and longer ones do not reorder past
-    rungs; or the one of that rung by count, when fewer rounds were made than were asked.
+    It is that of the shortest measurement with at least `rounds` rounds, so that longer ones, made later, do not
+    reorder past rungs. Where measurements were cut short it is that of the one at index `level`.
     """
     measured = [trial.verdict.measurement for trial in trials if isinstance(trial.verdict, Measured)]
     enough = [one for one in measured if one.rounds + one.dropped >= rounds]

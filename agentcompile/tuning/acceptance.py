@@ -1,4 +1,4 @@
-"""Acceptance: kernels of a plan validated by the full suite, as everything that ships is.
+"""Acceptance: the kernels of a plan are validated by the full correctness suite before they ship.
 
 In: parts of a plan, or jobs. Out: those that failed, each with a trial that the run keeps.
 """
@@ -21,7 +21,7 @@ from agentcompile.tuning.trial_database import TrialDatabase, accepted, note_acc
 
 
 class Acceptance:
-    """The last gate of correctness: the full suite, whose passes are noted for later runs."""
+    """The last correctness check: the full suite, whose passes are noted for later runs."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Acceptance:
         self._notes, self._target, self._emit, self._steering = notes, target, emit, steering
 
     def jobs(self, parts: Iterable[Part]) -> list[EvaluationJob]:
-        """Return what the kernels of some parts are made from."""
+        """Return the evaluation jobs of the kernels in `parts`; parts in PyTorch have none."""
         return [
             self._jobs.job(self._trials.tasks[part.region], part.choice.candidate)
             for part in parts
@@ -46,7 +46,7 @@ class Acceptance:
         ]
 
     def accept(self, parts: Sequence[Part]) -> tuple[tuple[str, Choice], ...]:
-        """Validate the kernels of a plan by the full suite; returns the (region id, choice) pairs that failed."""
+        """Validate the kernels of `parts` by the full suite and return the (region id, choice) pairs that failed."""
         wanted = {
             (part.region, part.choice.candidate.id): part.choice for part in parts if isinstance(part.choice, Kernel)
         }
@@ -63,9 +63,9 @@ class Acceptance:
         return [trial.candidate for trial in self._failures(jobs)]
 
     def known_failure(self, task: TuneTask, candidate: Candidate) -> Trial | None:
-        """Return why a candidate may not ship, as far as that is known without building it; None when nothing is.
+        """Return a trial that says why a candidate may not ship; None when nothing is known against it.
 
-        It failed before in this run, or it breaks a static rule.
+        Nothing is built for it: the candidate failed acceptance before in this run, or it breaks a static rule.
         """
         job = self._jobs.job(task, candidate)
         if known := self._known.failure(candidate, job.source.digest):
@@ -77,7 +77,7 @@ class Acceptance:
         return trial
 
     def _failures(self, jobs: Sequence[EvaluationJob]) -> list[Trial]:
-        """Validate kernels that were not validated so before; the trials of those that failed."""
+        """Validate the kernels that no earlier run accepted, and return the trials of those that failed."""
         fresh = [job for job in jobs if not accepted(self._notes, job, self._target)]
         failed: list[Trial] = []
         for done, (job, result) in enumerate(self._judge.prepare(self._held(fresh), depth="accept")):
@@ -90,7 +90,7 @@ class Acceptance:
         return failed
 
     def _held(self, jobs: Sequence[EvaluationJob]) -> Iterator[EvaluationJob]:
-        """The jobs one after another, none while the session is paused."""
+        """Yield the jobs one after another, waiting while the session is paused."""
         for job in jobs:
             self._steering.point()
             yield job

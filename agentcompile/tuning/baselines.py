@@ -1,4 +1,4 @@
-"""What regions take in PyTorch: known from their trials, noted by earlier runs, or measured alone."""
+"""Baseline times of regions in PyTorch: from their trials, from notes of earlier runs, or measured alone."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from agentcompile.tuning.trial_database import fallback_key
 
 
 class BaselineTimes:
-    """The time of a site of every region as captured, each measured at most once."""
+    """The time that one site of each region takes in PyTorch, measured at most once per region."""
 
     def __init__(self, judge: Evaluator, notes: Notes, target: Target, policy: str, seed: int) -> None:
         self._judge, self._notes, self._target, self._policy, self._seed = judge, notes, target, policy, seed
         self._ns: dict[str, int] = {}
 
     def note(self, region: str, ns: int) -> None:
-        """Keep what a trial found of a region id beside its candidates."""
+        """Keep the baseline time in ns that a trial of the region id `region` measured."""
         self._ns[region] = ns
 
     def of(self, region: Region, residency: Residency) -> int:
-        """Return the time of one site in ns.
+        """Return the time in ns that one site of `region` takes in PyTorch.
 
         Raises:
             AgentCompileError: the captured operators cannot be run (environment).

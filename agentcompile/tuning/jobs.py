@@ -1,4 +1,4 @@
-"""From candidates to evaluation jobs: their program texts, each made once, and what the static rules say of them."""
+"""Evaluation jobs made from candidates: their program texts, each made once, and the findings of the static rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentcompile.tuning.tasks import TuneTask
 
 
 class JobMaker:
-    """Specialises templates for one target, each candidate once."""
+    """A maker of evaluation jobs for one target, which specialises each candidate's template once."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -29,12 +29,12 @@ class JobMaker:
         return self._sources[candidate.id]
 
     def job(self, task: TuneTask, candidate: Candidate) -> EvaluationJob:
-        """Return what an evaluator needs of a candidate."""
+        """Return the evaluation job of a candidate: its region, template and program text."""
         template, source = task.space.template(candidate.template), self.source(task, candidate)
         return EvaluationJob(candidate=candidate, region=task.region, template=template, source=source)
 
     def findings(self, job: EvaluationJob) -> tuple[Finding, ...]:
-        """Return what the static rules say of a job."""
+        """Return the findings of the static rules for a job: warnings and errors."""
         return check.check(job.region, job.template, job.candidate.params, self._target, layout_fits=fits)
 
     def errors(self, job: EvaluationJob) -> tuple[Finding, ...]:
@@ -42,7 +42,7 @@ class JobMaker:
         return check.errors(self.findings(job))
 
     def traits(self, task: TuneTask, candidate: Candidate) -> Traits:
-        """Return what breaks ties: how many warnings the static rules have, and bytes of workspace."""
+        """Return what breaks ties between candidates: the count of static warnings, and bytes of workspace."""
         job = self.job(task, candidate)
         return Traits(
             risks=sum(finding.severity == "warning" for finding in self.findings(job)),

@@ -26,7 +26,7 @@ _VERSION = 2
 _BUSY_S = 20.0
 _AGAIN_S = 0.01
 _TOGETHER = 500
-"""Candidates of one query; SQLite of before 2020 takes at most 999 values."""
+"""Candidates of one query: SQLite before 3.32 (2020) takes at most 999 values."""
 _SCHEMA = """
 create table if not exists trial (
     candidate text not null,
@@ -41,16 +41,17 @@ create table if not exists trial (
 
 
 class MachineTrials:
-    """One database file. Close it, or use it as a context manager.
+    """The measurement database in one file. Close it, or use it as a context manager.
 
-    `warning` says what was wrong with a file that had to be put aside; empty when all is well.
+    `warning` says why a damaged file was renamed or cannot be read; it is empty when nothing is wrong.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open or create; a damaged or foreign file is renamed to ``….damaged`` and a new one begun.
+        """Open or create the file; a damaged or foreign one is renamed to ``….damaged`` and a new one created.
 
-        Raises `AgentCompileError` (environment) when the file can neither be written nor created.
-        """
+        Raises:
+            AgentCompileError: the file can neither be written nor created (environment).
+        """  # noqa: DOC501
         self._path, self._warning = path, ""
         with self._explained():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +65,7 @@ class MachineTrials:
 
     @property
     def warning(self) -> str:
-        """What is wrong with the file, for people; empty while it can be used as it is."""
+        """A message for people about what is wrong with the file; empty when nothing is."""
         return self._warning
 
     def __enter__(self) -> MachineTrials:
@@ -76,26 +77,33 @@ class MachineTrials:
         self.close()
 
     def close(self) -> None:
-        """Close the file; idempotent."""
+        """Close the file; closing it again does nothing."""
         self._db.close()
 
     def get(
         self, candidate_id: str, source_digest: str, policy_digest: str, fidelity: str = "", rounds: int = 0
     ) -> Trial | None:
-        """The shortest trial of these that has at least `rounds` rounds, so that a search whose every step is known
-        takes the same steps again; without `fidelity` one that was confirmed before one that was searched."""
+        """Return the shortest trial of this key with at least `rounds` rounds; None when there is none.
+
+        The shortest is taken so that a search whose trials are all known takes the same steps again. Without `fidelity`
+        confirming trials come before search trials.
+        """
         found = self.find(candidate_id, source_digest, policy_digest)
         return next((t for t in found if fidelity in ("", t.fidelity) and t.rounds >= rounds), None)
 
     def find(self, candidate_id: str, source_digest: str, policy_digest: str) -> tuple[Trial, ...]:
-        """The trials of these with `reused` set, confirmed before searched, short before long. A row that does not
-        decode is left out."""
+        """Return the trials of this key with `reused` set: confirming before search trials, then short before long.
+
+        A row that does not decode is left out.
+        """
         where = "candidate = ? and source = ? and policy = ? order by fidelity, rounds"
         return tuple(self._decoded(where, candidate_id, source_digest, policy_digest))
 
     def about(self, candidates: Sequence[str], policy_digest: str) -> tuple[Trial, ...]:
-        """The trials of these candidate ids under a policy, of whatever source, with `reused` set: searched before
-        confirmed, short before long. A row that does not decode is left out."""
+        """Return the trials of these candidate ids under a policy, made from any source, with `reused` set.
+
+        Search trials come before confirming ones, then short before long. A row that does not decode is left out.
+        """
         found: list[Trial] = []
         for at in range(0, len(candidates), _TOGETHER):
             some = candidates[at : at + _TOGETHER]
@@ -104,9 +112,10 @@ class MachineTrials:
         return tuple(found)
 
     def put(self, trial: Trial, policy_digest: str) -> None:
-        """Keep a trial, in place of an earlier one of the same key and length; it is on disk when this returns.
+        """Write a trial, replacing an earlier one of the same key and length; it is on disk when this returns.
 
-        Raises `AgentCompileError` (environment) when the disk is full or the file is read-only.
+        Raises:
+            AgentCompileError: the disk is full or the file is read-only (environment).
         """
         key = (trial.candidate.id, trial.source, policy_digest, trial.fidelity, trial.rounds)
         with self._explained(), self._db:
@@ -114,7 +123,7 @@ class MachineTrials:
             self._db.execute("insert or replace into trial values (?, ?, ?, ?, ?, ?)", (*key, text))
 
     def __len__(self) -> int:
-        """Trials kept."""
+        """Return the number of trials in the file."""
         with self._explained():
             return int(self._db.execute("select count(*) from trial").fetchone()[0])
 
@@ -174,8 +183,13 @@ class MachineTrials:
 
 
 def _write_ahead(db: sqlite3.Connection) -> None:
-    """Switch to write-ahead logging. Where another process switches at this very moment SQLite does not wait, whatever
-    its time limit, but fails at once."""
+    """Switch to write-ahead logging, retrying for `_BUSY_S` seconds.
+
+    While another process switches, SQLite fails at once, whatever its time limit.
+
+    Raises:
+        OperationalError: the file cannot be switched, or stayed busy too long.
+    """
     end = time.monotonic() + _BUSY_S
     while True:
         try:

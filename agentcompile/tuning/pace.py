@@ -1,7 +1,7 @@
-"""Says how far a search is, from the events that pass: candidates, the best step, and how busy the machine is.
+"""Progress of a search, derived from its events: candidates tried, the best step time, how busy the machine is.
 
 In: the events of a search. Out: the same events, with progress among them at most once a second, and one warning when
-others on the machine disturb what is timed.
+other processes disturb the timing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from agentcompile.measure import share_disturbed, usual_ns
 
 EVERY_S = 1.0
 ENOUGH_ROUNDS = 10
-"""Rounds from which the machine may be called busy."""
+"""Rounds that must be timed before the machine may be called busy."""
 
 
 class Pace:
-    """An `Emit` in front of another."""
+    """An `Emit` that passes events on to another and adds progress events."""
 
     def __init__(self, emit: Emit, time: TimeBudget, step_of: Callable[[Mapping[str, float]], float]) -> None:
-        """`step_of` says what a step takes, in ns, from the best times of its regions by id; 0 where it cannot."""
+        """`step_of` returns the time of a step in ns from the best times of regions by id; 0 when too few are known."""
         self._emit, self._time, self._step_of = emit, time, step_of
         self._said_s = -math.inf
         self._tried: set[str] = set()
@@ -34,7 +34,7 @@ class Pace:
         self._warned = False
 
     def __call__(self, event: Event) -> None:
-        """Hand an event on, and say how far the search is when a second has passed."""
+        """Pass an event on, and emit progress when a second has passed since the last time."""
         self._emit(event)
         match event:
             case TrialFinished(trial=trial):
@@ -54,12 +54,12 @@ class Pace:
         self.say()
 
     def improved(self, best_ns: Mapping[str, float]) -> None:
-        """Take note of regions' best times."""
+        """Note the best times of regions, by id in ns, and emit progress when it is due."""
         self._best(round(self._step_of(best_ns)), measured=False)
         self.say()
 
     def say(self) -> None:
-        """How far the search is, at most once a second."""
+        """Emit a `SearchProgress` event, at most once a second."""
         now = self._time.elapsed_s
         if now - self._said_s < EVERY_S:
             return

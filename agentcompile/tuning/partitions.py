@@ -1,4 +1,4 @@
-"""Both phases of a model cut into regions, with the spaces that templates leave for each."""
+"""Both phases of a model cut into regions, and the bounded search space of each region."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from agentcompile.tuning.tasks import TuneTask
 CHUNK = 256
 """Tokens of a prefill chunk: long enough that its matrix products are compute bound, short enough to stay in cache."""
 _REASONS = 6
-"""Exclusions of a space that its event names."""
+"""The most exclusion reasons that the event of a space names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """One phase: its graph, what could be a region, and what each costs at best."""
+    """The graph of one regime, the regions that it can be cut into, and the least cost of each."""
 
     graph: Graph
     partition: Partition
@@ -44,19 +44,20 @@ class Cut:
 
     @property
     def regions(self) -> Mapping[str, Region]:
-        """Regions by id."""
+        """The regions by id."""
         return {region.id: region for region in self.partition.regions}
 
 
 def regimes(context: int, kind: str, batches: Sequence[int] = (1,)) -> tuple[Regime, ...]:
-    """What decode plans are made for: one sequence at each range of contexts, shortest first, then larger batches.
+    """Return the regimes of decode plans: one sequence at each range of contexts, shortest first, then larger batches.
 
-    Raises AgentCompileError (usage) for several sequences on a CPU.
+    Raises:
+        AgentCompileError: a batch of several sequences on a device that does not serve batches, as a CPU (usage).
     """
     if not backend_of(kind).serves_batches and max(batches, default=1) > 1:
         text = f"--batch {','.join(map(str, batches))}: steps of several sequences are made for CUDA devices alone"
         raise AgentCompileError(text, hint="leave it out: a list of prompts then runs one after another")
-    # A range that is not half as long again as what comes before it is not worth a plan of its own.
+    # A range that ends at two thirds of `context` or beyond is merged into the last: it is not worth its own plan.
     ends = [*(end for end in backend_of(kind).context_ends if 3 * end < 2 * context), context]
     firsts = [1, *(end + 1 for end in ends[:-1])]
     alone = [Regime(phase="decode", context=pair) for pair in zip(firsts, ends, strict=True)]
@@ -64,10 +65,13 @@ def regimes(context: int, kind: str, batches: Sequence[int] = (1,)) -> tuple[Reg
 
 
 def graph_of(captured: Captured, regime: Regime, kind: str) -> tuple[Graph, int]:
-    """The graph that a regime's plan covers, and the tokens that it stands for.
+    """Return the graph that a regime's plan covers, and the number of tokens that it processes.
 
-    A prefill plan of a GPU has kernels, and a kernel is made for one number of tokens: `CHUNK`, or what the cache
-    holds. On a CPU it is PyTorch's at any length. Raises AgentCompileError for a decoder that holds one sequence only.
+    A prefill plan on a GPU has kernels, and a kernel is made for one number of tokens: `CHUNK`, or what the KV cache
+    holds where that is less. On a CPU a prefill runs in PyTorch at any length.
+
+    Raises:
+        AgentCompileError: the decoder holds one sequence only and the regime has several (usage).
     """
     if regime.phase == "prefill":
         if not backend_of(kind).prompt_kernels:
@@ -82,15 +86,17 @@ def graph_of(captured: Captured, regime: Regime, kind: str) -> tuple[Graph, int]
 
 
 def open_ended(captured: Captured) -> bool:
-    """Whether a chunk may have any number of tokens; one where the decoder could not be traced so."""
+    """Return whether a chunk may have any number of tokens; else the decoder was traced for one token only."""
     return any(TOKENS in value.shape for value in captured.prefill.values)
 
 
 def cut(
     captured: Captured, target: Target, ceiling: Ceiling, emit: Emit, batches: Sequence[int] = (1,)
 ) -> tuple[tuple[Cut, ...], Cut]:
-    """Cut the decode graph for every regime, and the prefill graph; the decode regions are announced, because only they
-    are searched."""
+    """Cut the decode graph for every regime, and the prefill graph; return the decode cuts and the prefill cut.
+
+    Decode regions are emitted as events here; prefill regions are emitted by `bound`, where a template serves them.
+    """
     context = captured.info.context
     lives = residency(captured.decode, target)
     for graph in (captured.decode, captured.prefill):
@@ -132,12 +138,12 @@ def _found(row: RegionFigures, cut: Cut, target: Target) -> RegionFound:
 
 
 def _interface(port: Port) -> str:
-    """One port for people."""
+    """Return the description of a port for people: name, role, access, dtype and shape."""
     return f"{port.name}: {port.role}, {port.access}, {port.dtype} [{', '.join(map(str, port.shape))}]"
 
 
 def _offer(template: Template) -> Offer:
-    """What people may know of a template that serves a region."""
+    """Return the description for people of a template that serves a region."""
     return Offer(
         template=template.id,
         language=template.language,
@@ -148,8 +154,10 @@ def _offer(template: Template) -> Offer:
 
 
 def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> tuple[Space, ...]:
-    """The space of every region that some template serves here, a cut after another, largest share first. Of a prefill
-    only those regions are announced: the rest is PyTorch's."""
+    """Return the non-empty search spaces of regions that some template serves, cut by cut, largest share first.
+
+    Of a prefill only regions with a template are emitted as events: all others run in PyTorch.
+    """
     spaces: list[Space] = []
     rows = {row.id: (row, cut) for cut in cuts for row in cut.summary.rows}
     for row, own in rows.values():
@@ -186,7 +194,7 @@ def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> 
 
 
 def question_of(space: Space, ceiling: Ceiling, lives: Residency) -> Question:
-    """What an adviser is asked about a space before anything of it was tried."""
+    """Return the question to an adviser about a space of which nothing was tried."""
     return Question(
         region=space.region,
         target=space.target,
@@ -200,7 +208,7 @@ def question_of(space: Space, ceiling: Ceiling, lives: Residency) -> Question:
 def advise(
     spaces: Sequence[Space], adviser: Adviser, ceiling: Ceiling, lives: Residency, emit: Emit
 ) -> tuple[TuneTask, ...]:
-    """Ask the adviser about every space; an answer only orders what is there."""
+    """Ask the adviser about every space, and return the tasks; an answer only orders the candidates of its space."""
     tasks = []
     for space in spaces:
         question = question_of(space, ceiling, lives)

@@ -1,4 +1,4 @@
-"""What a search starts from: a model cut into regions, whose spaces are bounded and advised."""
+"""The start of a search: a model cut into regions, whose spaces are bounded and advised."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ class PreparedModel:
     model: Model
     ceiling: Ceiling
     decode: tuple[Cut, ...]
-    """A cut a regime: ranges of contexts of one sequence, shortest first, then larger batches."""
+    """One cut for each regime: ranges of contexts of one sequence, shortest first, then larger batches."""
     prefill: Cut
     tasks: tuple[TuneTask, ...]
     prompt_tasks: tuple[TuneTask, ...]
-    """Those of the prefill, which has kernels on a GPU alone."""
+    """The tasks of the prefill; empty on a CPU, where a prefill has no kernels."""
 
 
 def started(options: Options, here: Machine) -> RunStarted:
-    """How a run begins."""
+    """Return the event with which a run begins."""
     return RunStarted(
         model=options.model,
         target=here.target,
@@ -56,7 +56,7 @@ def started(options: Options, here: Machine) -> RunStarted:
 
 
 def prepare(options: Options, here: Machine, judge: WorkerEvaluator, emit: Emit) -> PreparedModel:
-    """model ─capture→ Graph ─partition→ Regions ─templates×target→ Spaces ─advise→ order and hints."""
+    """Capture a model's graphs, cut them into regions, bound the space of each, and ask the adviser about it."""
     adviser = adviser_of(options.advisor)
     roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
     templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
@@ -90,16 +90,16 @@ def prepare(options: Options, here: Machine, judge: WorkerEvaluator, emit: Emit)
 
 
 def counsel(prepared: PreparedModel, options: Options, emit: Emit, spent: Usage, past: TrialDatabase | None) -> Counsel:
-    """What is advised about each region from now on: the model, if one is to be asked, is asked in the background, and
-    told what `past` knows of each region at this moment. Without a `past` nothing is left to order, and nobody is
-    asked: what was answered before holds.
+    """Return the source of advice about each region; a remote model, if one is configured, is asked in the background.
 
-    What it is told is part of the request's text and of the exchange's digest, and no part of what an answer is
-    recorded under (`Asked.key`): which trials there are depends on where a process was killed and on what the machine
-    ran before, and an answer that orders the same candidates stays applicable whatever else is known. So a first
-    compile asks as if nothing were ever tried, a resume takes what was answered before it and asks about the rest with
-    all that the run has learnt, and a replay finds the same exchanges whatever its machine has tried; it asks nobody,
-    so it looks nothing up.
+    The request tells the model the trials that `past` has of each region at this moment. Without `past` there is
+    nothing left to order: no model is asked, and earlier answers hold.
+
+    The trials are part of the request's text and of the exchange's digest, but not of the key that an answer is
+    recorded under (`Asked.key`): they depend on where a process was killed and on what the machine ran before, and an
+    answer that orders the same candidates stays applicable whatever else is known. So a first compile asks as if
+    nothing had been tried; a resume reuses earlier answers and asks about the other regions with all trials of the run;
+    a replay finds the same exchanges whatever its machine has tried, asks no model, and looks no trials up.
     """
     first = questions(prepared)
     found = counsel_of(options, first, emit, spent, asks=past is not None)
@@ -112,7 +112,7 @@ def counsel(prepared: PreparedModel, options: Options, emit: Emit, spent: Usage,
 
 
 def informed(question: Question, past: TrialDatabase) -> Question:
-    """`question` with the trials of its candidates that `past` knows."""
+    """Return `question` with the trials of its candidates that `past` knows."""
     templates = {template.id: template for template in question.templates}
 
     def source_of(candidate: Candidate) -> str:
@@ -123,11 +123,11 @@ def informed(question: Question, past: TrialDatabase) -> Question:
 
 
 def questions(prepared: PreparedModel) -> dict[str, tuple[Question, Advice]]:
-    """By region what is asked about it, and what the first adviser said."""
+    """Return by region id the question about it, and the advice of the first adviser."""
     tasks = [*prepared.tasks, *prepared.prompt_tasks]
     return {one.region.id: (question_of(one.space, prepared.ceiling, one.residency), one.advice) for one in tasks}
 
 
 def hot(prepared: PreparedModel) -> set[str]:
-    """Regions of the cheapest cover by floors."""
+    """Return the ids of the decode regions in the cheapest cover by roofline floors."""
     return {row.id for cut in prepared.decode for row in cut.summary.rows if row.covered}

@@ -1,4 +1,4 @@
-"""Rankings of all regions: by their confirmed times, by the adviser's order where nothing is timed, or all PyTorch."""
+"""Rankings of all regions: by confirmed times, by the adviser's order where nothing is timed, or all in PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentcompile.tuning.untimed import first_of_layouts, in_pytorch, ranked
 
 
 class Ranker:
-    """Ranks the candidates of every task of a run."""
+    """A ranker of the candidates of every task of a run."""
 
     def __init__(
         self, trials: RunTrials, jobs: JobMaker, acceptance: Acceptance, advised: Callable[[TuneTask], Advice]
@@ -23,33 +23,33 @@ class Ranker:
         self._trials, self._jobs, self._acceptance, self._advised = trials, jobs, acceptance, advised
 
     def of(self, region: str) -> Ranking:
-        """Return the kernels of a region id that beat the fallback, best first."""
+        """Return the ranking of a region id: its kernels that beat the fallback, best first."""
         task = self._trials.tasks[region]
         return rank(
             self._trials.of(region), templates_of(task), traits=lambda candidate: self._jobs.traits(task, candidate)
         )
 
     def by_time(self) -> dict[str, Ranking]:
-        """Return the rankings of every region that was tried, by region id."""
+        """Return the ranking of every region that has trials, by region id."""
         return {region: self.of(region) for region in self._trials.by_region}
 
     def by_order(self, rejected: Collection[tuple[str, Choice]] = ()) -> dict[str, Ranking]:
-        """Return for every region the first candidate of the adviser's order in each of its layouts that nothing
-        stands against: not among the `rejected` (region id, choice) pairs, no failed trial, no static rule.
+        """Return by region id the first candidate of each layout, in the adviser's order, that may still ship.
 
-        Nothing is built or timed; what a plan takes of it has to be accepted.
+        Left out are candidates among the `rejected` (region id, choice) pairs, those with a failed trial, and those
+        that break a static rule. Nothing is built or timed: kernels that a plan takes must still be accepted.
         """
         no = {choice.candidate.id for _, choice in rejected if isinstance(choice, Kernel)}
         return {region: self._first(task, no) for region, task in self._trials.tasks.items()}
 
     def all_fallback(self) -> dict[str, Ranking]:
-        """Return every region as captured, and forget the trials."""
+        """Return rankings in which every region runs in PyTorch, and forget the trials."""
         for region in self._trials.tasks:
             self._trials.put(region, ())
         return {region: in_pytorch(task) for region, task in self._trials.tasks.items()}
 
     def _first(self, task: TuneTask, no: Collection[str]) -> Ranking:
-        """The ranking of one region by the adviser's order, without the candidate ids of `no`."""
+        """Return the ranking of one region by the adviser's order, without the candidate ids in `no`."""
         region, advice = task.region.id, self._advised(task)
         while True:
             refused = {trial.candidate.id for trial in self._trials.of(region)} | set(no)

@@ -1,10 +1,10 @@
-"""From the trials of a region to what runs there: the best kernel of each layout, or the fallback with its reason.
+"""Rankings made from the trials of a region: the best kernels of each layout, and the fallback with its reason.
 
-Pure functions. `search` trials only pick the finalists; `confirm` trials alone decide. What is FASTER than the
-baseline replaces it, and on a busy machine what others kept from being told apart though its estimate is faster: such a
-kernel says so, and the whole step has the last word. Kernels are ranked within each layout signature, because the cover
-agrees on layouts over all regions that share a weight, and because a winner that the step rejects yields to the
-next one.
+Pure functions. `search` trials only pick the finalists; `confirm` trials alone decide. A kernel that is FASTER than the
+baseline replaces it. On a busy machine so does one that is inconclusive because of other processes but faster by its
+estimate: its reason says so, and timing in the whole step decides. Kernels are ranked within each layout signature,
+because the cover agrees on layouts over all regions that share a weight, and because a winner that the step rejects is
+replaced by the next one.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from agentcompile.ir.trial import (
 from agentcompile.measure.policy import POLICY
 
 TIE = 0.005
-"""Relative: kernels nearer than this to the best are equals, and traits decide between them."""
+"""Relative difference: kernels nearer than this to the best are tied, and traits decide between them."""
 
 LEAVING_NS = 20_000.0
-"""What a region in PyTorch costs a CPU's step beside its own time, where what stands around it is kernels: the step
-leaves native code for it, and threads that went to sleep are woken. Seen on two cores: 51 us more for a table of
-positions, 64 us for an argmax, of which the operators themselves are less than half."""
+"""Extra time in ns that a region in PyTorch costs a CPU's decode step between kernels, beside its own time: the step
+leaves native code for it, and threads that went to sleep must be woken. Measured on two cores: 51 us more for a table
+of positions, 64 us for an argmax; the operators themselves take less than half of that."""
 
 Signature = tuple[tuple[str, str], ...]
-"""Port family to layout, sorted, only those that are not `row-major`."""
+"""Sorted (port family, layout) pairs, without those that are `row-major`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traits:
-    """What breaks a tie: fewer risk flags, then less workspace."""
+    """Tie-breakers between kernels: fewer risk flags, then less workspace."""
 
     risks: int = 0
     workspace_bytes: int = 0
@@ -56,37 +56,37 @@ class Traits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """Kernels of one region that beat its baseline, by layout signature and best first, and what runs otherwise."""
+    """Kernels of one region that beat its baseline, by layout signature and best first, and the fallback."""
 
     kernels: tuple[tuple[Signature, tuple[Kernel, ...]], ...]
     fallback: Fallback
     near: tuple[tuple[Signature, tuple[Kernel, ...]], ...] = ()
-    """Right kernels that PyTorch beats by itself, or ties, by less than what leaving native code for it costs."""
+    """Correct kernels that do not beat PyTorch in isolation, but are slower than it by less than `LEAVING_NS`."""
 
     @property
     def best(self) -> Kernel | Fallback:
-        """The fastest of all layouts, or the fallback."""
+        """The fastest kernel of all layouts, or the fallback where there is none."""
         heads = [kernels[0] for _, kernels in self.kernels]
         return max(heads, key=lambda kernel: kernel.speedup, default=self.fallback)
 
     def is_near(self, choice: Choice) -> bool:
-        """Whether it is a kernel that is chosen for what stands around it alone."""
+        """Return whether `choice` is a kernel of `near`, chosen only because it keeps the step in native code."""
         return any(choice in kernels for _, kernels in self.near)
 
     def kernels_of(self, signature: Signature) -> tuple[Kernel, ...]:
-        """The kernels that want exactly these layouts, best first; empty when none does."""
+        """Return the kernels that want exactly these layouts, best first; empty when there are none."""
         return dict(self.kernels).get(signature, ())
 
 
 def signature_of(template: Template) -> Signature:
-    """The layouts that a template asks for."""
+    """Return the layout signature of a template: the layouts other than row-major that it asks for."""
     return tuple(sorted((family, layout) for family, layout in template.layouts if layout != "row-major"))
 
 
 def finalists(trials: Sequence[Trial], templates: Mapping[str, Template], *, each: int) -> tuple[Candidate, ...]:
-    """The candidates to re-time on fresh data: the best `each` of every layout signature, best first.
+    """Return the candidates to confirm on fresh data: the best `each` of every layout signature, best first.
 
-    A candidate stands by its longest search measurement, and is left out when any of its trials failed.
+    A candidate is ordered by its longest search measurement, and left out when any of its search trials failed.
     """
     searched = [trial for trial in trials if trial.fidelity == "search"]
     failed = {trial.candidate.id for trial in searched if not isinstance(trial.verdict, Measured)}
@@ -108,11 +108,10 @@ def finalists(trials: Sequence[Trial], templates: Mapping[str, Template], *, eac
 def rank(
     trials: Sequence[Trial], templates: Mapping[str, Template], *, traits: Callable[[Candidate], Traits]
 ) -> Ranking:
-    """Rank the confirmed kernels that are FASTER than the baseline, or seem so and could not be told because of others
-    on the machine, and say why the rest is not used.
+    """Rank the confirmed kernels that are FASTER than the baseline, or seem faster on a busy machine.
 
-    A candidate with several confirm trials stands by its last one. `trials` may hold every trial of the region: the
-    search trials only enter the fallback's reason.
+    The fallback's reason says why the other candidates are not used. The last confirm trial of a candidate counts.
+    `trials` may hold every trial of the region: search trials only enter the fallback's reason.
     """
     last = {trial.candidate.id: trial for trial in trials if trial.fidelity == "confirm"}
 
@@ -145,12 +144,12 @@ def _wins(verdict: Verdict) -> bool:
 
 
 def seems_faster(m: Measurement) -> bool:
-    """Whether others on the machine kept a kernel from being told from its baseline that is faster by its estimate."""
+    """Return whether a kernel is faster by its estimate, but inconclusive because the timing was disturbed."""
     return m.comparison == "INCONCLUSIVE" and m.contended and m.log_ratio > math.log1p(POLICY.claim)
 
 
 def _ordered(trials: Sequence[Trial], traits: Callable[[Candidate], Traits]) -> list[Trial]:
-    """Best first; among equals of the best that is left, the one with the better traits."""
+    """Return the trials best first; of those tied with the best, the one with the better traits comes first."""
     left, ordered = sorted(trials, key=lambda trial: -_log_ratio(trial)), list[Trial]()
     while left:
         best = _log_ratio(left[0])
@@ -196,10 +195,10 @@ def _rounds(trial: Trial) -> int:
 
 
 def why_fallback(trials: Sequence[Trial]) -> str:
-    """What became of the candidates, counted, each by its last word, and the one that came nearest.
+    """Return why no kernel is used: how many candidates ended in which way by their last trial, and the nearest one.
 
-    ``no kernel is faster: of 40 candidates 3 failed to build, 1 was incorrect, 36 were slower; the nearest, …, ran at
-    0.97x pytorch``. Where some are undecided it says that none was shown to be faster.
+    ``no kernel is faster: of 40 candidates 3 failed to build, 1 incorrect, 36 slower; the nearest, …, ran at
+    0.970x pytorch``. Where some are inconclusive it says that no kernel was shown to be faster.
     """
     last = {trial.candidate.id: trial for trial in trials}
     if not last:
@@ -229,7 +228,7 @@ FATES = (
     "impossibly fast",
     *TIMED,
 )
-"""Every way a candidate can end, in the order of the stages."""
+"""Every way in which a candidate can end, in the order of the stages of its evaluation."""
 
 
 def _fate(trial: Trial) -> str:

@@ -1,6 +1,6 @@
-"""Trials of templates that have another name now, as trials of what they are: the same text gave the same times.
+"""Trials of templates that were renamed since, translated to their present names: the same text has the same times.
 
-A name is part of a candidate's identity and the first line of its program text, so that both were others then.
+A template's name is part of a candidate's id and the first line of its program text, so both were different then.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from agentcompile.space import OutsideError, Space
 
 
 class Renamed:
-    """What the candidates of some spaces were called before."""
+    """The former names of the candidates of some spaces."""
 
     def __init__(self, spaces: Iterable[Space] = ()) -> None:
         self._spaces = {space.region.id: space for space in spaces}
         templates = {one.digest: one for space in self._spaces.values() for one in space.templates}
         self._pairs: dict[str, tuple[Template, Template, str]] = {}
-        """By digest: the template, itself under its old name, and the digest that it has there."""
+        """By digest: the template, the same template under its old name, and the digest that the old one has."""
         for digest, now in templates.items():
             if (old := formerly(now)) is not None:
                 self._pairs[digest] = (now, old, old.digest)
 
     def then(self, candidate: Candidate) -> Candidate | None:
-        """The candidate as it was called; None for one that always had its name."""
+        """Return the candidate under its template's old name; None when the template was never renamed."""
         pair = self._pairs.get(candidate.template_digest)
         return replace(candidate, template=pair[1].id, template_digest=pair[2]) if pair is not None else None
 
     def now(self, trial: Trial) -> Trial:
-        """The trial of the candidate that has another name now; any other trial, and one of another text, as it is."""
+        """Return the trial under the template's present name; unchanged when it was not renamed or its text differs."""
         own, space = trial.candidate, self._spaces.get(trial.candidate.region)
         if own.template not in ALIASES or space is None:
             return trial

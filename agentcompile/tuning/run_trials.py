@@ -1,4 +1,4 @@
-"""The trials of this run by region: the one place that the scheduler, the rankings and the step read and add to."""
+"""The trials of this run by region, which the scheduler, the rankings and the step tuner read and extend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agentcompile.tuning.tasks import TuneTask
 
 
 class RunTrials:
-    """Search trials, then confirming ones, of every task; where nothing is timed, those of what may not ship."""
+    """The trials of every task: search trials, then confirming ones; untimed runs have only trials that failed."""
 
     def __init__(self, tasks: Iterable[TuneTask], jobs: JobMaker) -> None:
         self._tasks = {task.region.id: task for task in tasks}
@@ -26,12 +26,12 @@ class RunTrials:
 
     @property
     def by_region(self) -> Mapping[str, Sequence[Trial]]:
-        """The trials of every region of which there are any, by region id."""
+        """The trials by region id, of every region that has an entry."""
         return MappingProxyType(self._trials)
 
     @property
     def candidates(self) -> int:
-        """Distinct candidates that were evaluated."""
+        """The number of distinct candidates that were evaluated."""
         return len({trial.candidate.id for trials in self._trials.values() for trial in trials})
 
     def of(self, region: str) -> tuple[Trial, ...]:
@@ -47,8 +47,10 @@ class RunTrials:
         self._trials[region] = (*self.of(region), *trials)
 
     def resume_from(self, past: Iterable[Trial]) -> None:
-        """Begin with trials that an earlier process of the run made, of points that are still in their spaces and
-        whose source is the same."""
+        """Add the trials that an earlier process of the run made.
+
+        Only those count whose candidate is still in its space and whose source is the same.
+        """
         for trial in past:
             own = trial.candidate
             task = self._tasks.get(own.region)

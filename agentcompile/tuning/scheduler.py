@@ -1,4 +1,4 @@
-"""How the budget and the time of a search are shared out among the regions of a step."""
+"""The task scheduler, which shares the budget and the time of a search out among the regions of a step."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.tuner import Tuner
 
 FIRST_CANDIDATES = 8
-"""Templates of a region whose most promising candidate is looked at."""
+"""The most templates of a region whose most promising candidate is evaluated before the search."""
 PACE_SHARE = 0.5
-"""Of the search's time, for the first candidates of all regions."""
+"""The share of the search's time that the first candidates of all regions may take."""
 LEAST = 6
-"""Candidates that a searched region may spend however small its share."""
+"""The candidates that a searched region may evaluate, however small its share of the budget."""
 MOST = 48
-"""Candidates beyond which a region's search stops paying, whatever the budget."""
+"""The most candidates that a region's search evaluates: beyond them it no longer pays, whatever the budget."""
 
 
 class TaskScheduler:
-    """Searches the tasks of a run. The order of calls is `try_first_candidates`, `search`, `confirm`."""
+    """The scheduler of a run's tasks. The order of calls is `try_first_candidates`, `search`, `confirm`."""
 
     def __init__(
         self,
@@ -45,9 +45,12 @@ class TaskScheduler:
         say: Callable[[Mapping[str, float]], None] = lambda best: None,
         seed: int = 0,
     ) -> None:
-        """`seconds_left` says how long the search may go on; then only first candidates and finalists are evaluated.
-        `confirming` says how long finalists may be timed; then no longer than an interval needs. `say` is told the best
-        times of regions whenever they may have changed."""
+        """`seconds_left` returns how long the search may go on, `confirming` how long finalists may be timed.
+
+        When the first is used up only first candidates and finalists are evaluated; when the second is, a finalist is
+        timed no longer than an interval needs. `say` receives the best times of regions in ns, by id, whenever they may
+        have changed.
+        """
         self._trials, self._tuner, self._baselines = trials, tuner, baselines
         self._residency: Residency = residency
         self._left, self._confirming = seconds_left, confirming
@@ -55,14 +58,15 @@ class TaskScheduler:
 
     @property
     def trials(self) -> RunTrials:
-        """What was found so far."""
+        """The trials of the run so far."""
         return self._trials
 
     def try_first_candidates(self, budget: int) -> None:
-        """Try the head of every template of every region, largest share first, while half of the budget lasts.
+        """Evaluate the most promising candidate of every template, largest region first, on half of the budget.
 
-        The head of the best template is tried whatever the budget: a region that stays in PyTorch splits the step. When
-        time is up, or half of it is used faster than regions are gone through, only what is known is taken beside it.
+        The best template's candidate is evaluated whatever the budget: a region that stays in PyTorch splits the step.
+        When time is up, or `PACE_SHARE` of it is used up faster than the regions are, the other templates only get
+        trials that are known already.
         """
         tasks = self._trials.tasks
         self._tuner.prepare_first(tuple(tasks.values()))
@@ -76,8 +80,10 @@ class TaskScheduler:
             self.evaluate_requests()
 
     def search(self, chosen: Sequence[TuneTask], budget: int, strategy: RegionStrategy) -> None:
-        """Spend what is left of the budget and of the time on `chosen`, each searched by `strategy`, by the square root
-        of what each could still gain."""
+        """Search the tasks of `chosen` by `strategy` with all that is left of the budget and of the time.
+
+        Both are shared out in proportion to the square root of what each task could still gain.
+        """
         best = self.best_ns()
         room = {task.region.id: math.sqrt(_room(task, best[task.region.id])) for task in chosen}
         left, total = max(budget - self._trials.candidates, 0), sum(room.values())
@@ -95,7 +101,7 @@ class TaskScheduler:
             self._say(self.best_ns())
 
     def confirm(self, chosen: Sequence[TuneTask]) -> None:
-        """Re-time the finalists of `chosen` on fresh data, each in an equal part of the time that is left for it."""
+        """Confirm the finalists of `chosen` on fresh data, each task in an equal part of the time left for that."""
         for at, task in enumerate(chosen):
             own, left = task.region.id, part_of(self._confirming, 1 / (len(chosen) - at))
             self._trials.add(own, self._tuner.confirm(task, self._trials.of(own), left))
@@ -103,7 +109,7 @@ class TaskScheduler:
         self._say(self.best_ns())
 
     def confirmation_of(self, region: str, candidate: Candidate) -> Trial | None:
-        """Return the trial that confirmed a candidate of the space, made now where there is none; else None."""
+        """Return the last confirm trial of a candidate, made now where there is none; None when it is in no space."""
         task = self._trials.tasks.get(region)
         if task is None or candidate not in task.space:
             return None
@@ -116,7 +122,7 @@ class TaskScheduler:
         return confirming()[-1]
 
     def evaluate_requests(self) -> None:
-        """Evaluate afresh what a person asked for; a point that is in no space is rejected."""
+        """Evaluate afresh the candidates that a person asked for; one that is in no space is rejected."""
         for point in (asked.point for asked in self._steering.take() if asked.point is not None):
             task = self._trials.tasks.get(point.region)
             if task is not None and point in task.space:
@@ -129,7 +135,7 @@ class TaskScheduler:
                 self._emit(TrialFinished(trial=rejected))
 
     def best_ns(self) -> dict[str, float]:
-        """Return the least measured time of a site, by region id, fallback included."""
+        """Return the least measured time of a site in ns, by region id, that of the fallback included."""
         best = {}
         for id, trials in self._trials.by_region.items():
             times = [t.verdict.measurement.median_ns for t in trials if isinstance(t.verdict, Measured)]
@@ -137,10 +143,10 @@ class TaskScheduler:
         return best
 
     def fallback_ns(self, region: Region) -> float:
-        """Return the time of a site as captured, run by PyTorch."""
+        """Return the time in ns of one site in PyTorch."""
         return float(self._baselines.of(region, self._residency))
 
 
 def _room(task: TuneTask, best_ns: float) -> float:
-    """How far the best of a region's sites is above their floor together, in ns; never nothing: floors are rough."""
+    """Return by how many ns all sites of a region exceed their floors; at least some, because floors are rough."""
     return max(best_ns - task.floor_ns, best_ns / 20, 1.0) * max(len(task.region.sites), 1)

@@ -1,4 +1,4 @@
-"""The objects of one run's search, made from a prepared model and an evaluator; all of them share the run's trials."""
+"""The objects of one run's search, made from a prepared model and an evaluator; they share the run's trials."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from agentcompile.tuning.tuner import Tuner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuningSession:
-    """Who searches regions, accepts what ships, ranks kernels and evaluates candidates for the step."""
+    """The objects that search regions, accept kernels that ship, rank kernels, and evaluate candidates for the step."""
 
     trials: RunTrials
     scheduler: TaskScheduler
@@ -48,7 +48,8 @@ def tuning_session(
 ) -> TuningSession:
     """Return a session without trials.
 
-    `advised` says what holds for a task now; `say` is told the best times of regions whenever they may have changed.
+    `advised` returns the advice that holds for a task now. `say` receives the best times of regions in ns, by id,
+    whenever they may have changed.
     """
     target, notes = prepared.here.target, Notes(prepared.here.store)
     jobs = JobMaker(target)

@@ -1,4 +1,4 @@
-"""Candidates for the step: which points of a region the step looks at, and how those are evaluated that look best."""
+"""Candidates for the step: the points of a region that are tried in the step, and their evaluation."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.tuner import Tuner
 
 TOO_SLOW = 1.6
-"""How much longer than the region's fastest the best known of a template takes by itself whose points are not looked at
-in the step."""
+"""A template is not tried in the step when its best known candidate takes, in isolation, more than this times as long
+as the region's fastest."""
 TRIED_IN_STEP = 112
-"""Points of a region that are looked at in the step at most. In Qwen3-1.7B on an H200 the best of all points was always
+"""The most points of a region that are timed in the step. In Qwen3-1.7B on an H200 the best of all points was always
 among the adviser's first 37 of its template."""
 
 
 class StepCandidates:
-    """Evaluates candidates of a region while its step is tuned, as long as that step has time."""
+    """The candidates of regions while a step is tuned; new ones are evaluated as long as that step has time."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class StepCandidates:
         self._left = left
 
     def limit(self, left: Left) -> None:
-        """Take another countdown from here on: that of the step which is tuned now."""
+        """Set the countdown of the step that is tuned from here on."""
         self._left = left
 
     def left(self) -> float:
@@ -45,14 +45,15 @@ class StepCandidates:
         return self._left()
 
     def trials(self, region: str) -> tuple[Trial, ...]:
-        """Return what is known of a region id."""
+        """Return the trials of a region id in the order in which they were made."""
         return self._trials.of(region)
 
     def promising(self, region: str) -> list[Candidate]:
-        """Return at most `TRIED_IN_STEP` points of a region, of every template in turn in the adviser's order.
+        """Return at most `TRIED_IN_STEP` points of a region, taking turns among templates, in the adviser's order.
 
-        They are of templates whose best known candidate is right and nearly as fast as the region's by itself, without
-        what failed. A template of which nothing is known is tried first. When time is up, those that were measured.
+        Only templates count whose best known candidate is correct and, in isolation, within `TOO_SLOW` of the region's
+        fastest; candidates that failed are left out. A template without trials gets one first. When time is up, only
+        candidates that were measured are returned.
         """
         task, own = self._trials.tasks[region], dict[str, list[Candidate]]()
         for candidate in self._advised(task).sorted(tuple(task.space)):
@@ -75,12 +76,14 @@ class StepCandidates:
         return [one for one in found if self.left() > 0 or one in times][:TRIED_IN_STEP]
 
     def built(self, region: str, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Source]]:
-        """Return those of `candidates` that are legal and build, with their sources, in their order."""
+        """Return the candidates that pass the static check and build, with their sources, in their order."""
         return [(job.candidate, job.source) for job in self._tuner.built(self._trials.tasks[region], candidates)]
 
     def evaluated(self, region: str, wanted: Sequence[Candidate]) -> list[Trial]:
-        """Return search trials of `wanted`: those that are known, and, while there is time, those of the rest; none of
-        what failed when it was looked at more closely."""
+        """Return search trials of `wanted`: first the known ones, then, while there is time, new ones of the others.
+
+        Candidates that failed when they were confirmed are left out.
+        """
         failed = {
             trial.candidate.id
             for trial in self._trials.of(region)
@@ -98,7 +101,7 @@ class StepCandidates:
         return [*(known[one.id] for one in wanted if one.id in known), *made]
 
     def confirmed(self, region: str, candidate: Candidate) -> Kernel | None:
-        """Return `candidate` timed beside PyTorch in fresh processes; None when it is not faster there."""
+        """Return the kernel of `candidate`, confirmed beside PyTorch in fresh processes; None when it is not faster."""
         self._trials.add(region, self._tuner.confirmed(self._trials.tasks[region], [candidate]))
         kernels = [kernel for _, some in self._ranker.of(region).kernels for kernel in some]
         return next((kernel for kernel in kernels if kernel.candidate.id == candidate.id), None)

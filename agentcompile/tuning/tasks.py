@@ -1,4 +1,4 @@
-"""The unit of search: a region with everything that is known about it before a candidate is tried."""
+"""The unit of search: a region with everything that is known about it before a candidate is evaluated."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from agentcompile.space import Space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneTask:
-    """A region with its bounded space, what the adviser says of it, and where the step finds its weights."""
+    """A region with its bounded space, the advice about it, and the memory level where the step finds its weights."""
 
     region: Region
     space: Space
     advice: Advice
     residency: Residency
     floor_ns: float
-    """The roofline floor of one site at that residency."""
+    """The roofline floor of one site in ns at that residency; 0 when the ceilings are not reliable."""
 
 
 def templates_of(task: TuneTask) -> dict[str, Template]:

@@ -1,5 +1,7 @@
-"""Trials that are known before they are made: this run's, and those of the measurement database; and the keys under
-which the store notes what is dear to find again."""
+"""Trials that need not be made again: those of this run and those of the measurement database.
+
+Also the keys under which the store notes results that are expensive to find again.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,10 @@ from agentcompile.validate.tolerance import POLICY as TOLERANCES
 
 
 class TrialDatabase:
-    """Trials that are already known: those of this run, and those of earlier runs under the same policy. Those of
-    earlier runs are found under the names that templates had then, where `renamed` knows these."""
+    """The trials of this run, and those of earlier runs on this machine under the same measurement policy.
+
+    Trials of earlier runs are also found under the former names of templates that `renamed` knows.
+    """
 
     def __init__(
         self, trials: Sequence[Trial], history: MachineTrials | None, policy: str, renamed: Renamed | None = None
@@ -42,13 +46,16 @@ class TrialDatabase:
         return self._policy
 
     def forget(self, candidate: str) -> None:
-        """Know nothing of a candidate id from here on but what is measured from here on."""
+        """Forget all trials of a candidate id: only those that are made from here on count."""
         self._afresh.add(candidate)
         for key in [key for key in self._own if key[0] == candidate]:
             del self._own[key]
 
     def known(self, candidate: Candidate, source: str, fidelity: str, rounds: int) -> tuple[Trial, bool] | None:
-        """A known trial of at least `rounds` rounds, and whether this run already acknowledged it."""
+        """Return the shortest known trial of at least `rounds` rounds, and whether this run already reported it.
+
+        None when there is none.
+        """
         own = self._own.get((candidate.id, source, fidelity), [])
         enough = [trial for trial in own if trial.rounds >= rounds and not disturbed(trial)]
         if enough:
@@ -61,28 +68,28 @@ class TrialDatabase:
         return None
 
     def _of_before(self, candidate: Candidate, source: str, fidelity: str, rounds: int) -> Trial | None:
-        """The shortest trial that is long enough and was made when the candidate's template had another name."""
+        """Return the shortest trial of at least `rounds` rounds made under a former name of the template, or None."""
         found = (one for one in self._earlier([candidate]) if (one.source, one.fidelity) == (source, fidelity))
         return next((one for one in found if one.rounds >= rounds), None)
 
     def _earlier(self, candidates: Iterable[Candidate]) -> list[Trial]:
-        """What earlier runs know of candidates under names of before, as trials of what they are called now."""
+        """Return the trials of earlier runs made under former names of templates, translated to the present names."""
         then = [old.id for one in candidates if (old := self._renamed.then(one)) is not None]
         found = self._history.about(then, self._policy) if self._history is not None and then else ()
         return [self._renamed.now(one) for one in found]
 
     def failure(self, candidate: Candidate, source: str) -> Trial | None:
-        """Why a candidate may not ship, as this run acknowledged before; None when nothing is known against it."""
+        """Return this run's trial that says why a candidate may not ship; None when nothing is known against it."""
         known = self._own.get((candidate.id, source, "confirm"), [])
         says_nothing = (Measured, Impossible, Disturbed)
         return next((trial for trial in known if not isinstance(trial.verdict, says_nothing)), None)
 
     def shown_to_adviser(self, space: Sequence[Candidate], source_of: Callable[[Candidate], str]) -> tuple[Trial, ...]:
-        """What is known of the points of a space now, for somebody who is asked about it: the last word on each last.
+        """Return the known trials of the points of `space` for an adviser: search trials, then confirming ones.
 
-        These are the trials that a search would take as known: of this run, so of its processes before a resume, and
-        of earlier runs on this target under this policy, made from the very text that `source_of` a candidate says.
-        What says nothing of a candidate is left out: what was disturbed, and what a person gave up.
+        These are the trials that a search would reuse: of this run, including its processes before a resume, and of
+        earlier runs on this target under this policy, made from the same text (digest `source_of` the candidate).
+        Trials that were disturbed or that a person cancelled are left out: they say nothing about the candidate.
         """
         points = {candidate.id: candidate for candidate in space}
         earlier: tuple[Trial, ...] = ()
@@ -99,7 +106,7 @@ class TrialDatabase:
         return tuple(sorted(held, key=lambda trial: trial.fidelity == "confirm"))
 
     def keep(self, trial: Trial) -> None:
-        """Remember a fresh trial for later runs, unless the machine may be to blame: it died or was disturbed."""
+        """Keep a fresh trial for later runs, unless its process died or it was cancelled, cut short or disturbed."""
         if trial.candidate.id in self._afresh:
             self._own.setdefault((trial.candidate.id, trial.source, trial.fidelity), []).append(trial)
         died = isinstance(trial.verdict, (Crashed, TimedOut, Cancelled))
@@ -108,9 +115,11 @@ class TrialDatabase:
 
 
 def disturbed(trial: Trial) -> bool:
-    """Whether a trial says nothing for the machine's sake: somebody else killed its workers, contention took too many
-    rounds, or the interval would have been clear and something stood in its way (a clock that did not measure,
-    processes that disagreed)."""
+    """Return whether a trial says nothing about its candidate because the machine was disturbed.
+
+    Its workers were killed from outside, contention took too many rounds, or it is inconclusive although its interval
+    is clear (the clock did not measure, or processes disagreed).
+    """
     if isinstance(trial.verdict, Disturbed):
         return True
     if not isinstance(trial.verdict, Measured):
@@ -122,7 +131,7 @@ def disturbed(trial: Trial) -> bool:
 
 
 def trial_of(job: EvaluationJob, verdict: Verdict, fidelity: str) -> Trial:
-    """Return the trial of a job that came to `verdict`; `fidelity` is ``search`` or ``confirm``."""
+    """Return the trial of a job with its `verdict`; `fidelity` is ``search`` or ``confirm``."""
     return Trial(
         candidate=job.candidate,
         source=job.source.digest,
@@ -132,45 +141,47 @@ def trial_of(job: EvaluationJob, verdict: Verdict, fidelity: str) -> Trial:
 
 
 def accepted(notes: Notes, job: EvaluationJob, target: Target) -> bool:
-    """Whether a kernel passed the whole correctness suite with this toolchain, to the letter, and was held against what
-    its manifest says of it now."""
+    """Return whether exactly this kernel passed the full correctness suite on this target and toolchain.
+
+    It counts only when its manifest claimed then what it claims now.
+    """
     return notes.get(accepted_key(job.source.digest, job.region.id, target.digest)) == _claims(job)
 
 
 def note_accepted(notes: Notes, job: EvaluationJob, target: Target) -> None:
-    """Keep that a kernel passed."""
+    """Note that a kernel passed the full correctness suite."""
     notes.renew(accepted_key(job.source.digest, job.region.id, target.digest), _claims(job))
 
 
 def _claims(job: EvaluationJob) -> int:
-    """What of a manifest decides about right and wrong and is in no source, as a number."""
+    """Return a digest, as a number, of what a manifest claims about correctness and no source contains."""
     own = job.template
     rounds: Json = [list(pair) for pair in own.rounds]
     return int(digest("claims/1", rounds, own.accumulation, own.deterministic)[:12], 16)
 
 
 def accepted_key(source: str, region: str, target: str) -> str:
-    """What is noted of a kernel that passed, from the digests of its source, region and target."""
+    """Return the key of the note that a kernel passed, from the digests of its source, region and target."""
     return digest("accepted/4", source, region, target, TOLERANCES, judging_digest())
 
 
 def lengths_key(lock: str, target: str) -> str:
-    """What is noted of a lock whose prompt's kernels passed at every length, from the hash of its content."""
+    """Return the key of the note that a lock's prefill kernels passed at every length, from the lock's content hash."""
     return digest("lengths/4", lock, target, TOLERANCES, judging_digest())
 
 
 _JUDGING = ("ops/reference.py", "ops/attention.py", "evaluation/evaluator.py")
-"""Files beside the suite and the workers that decide, too."""
+"""Files, beside the suite and the workers, that decide about correctness."""
 
 
 @functools.cache
 def judging_digest() -> str:
-    """The digest of the code that decides about right and wrong: what an older suite let pass has not passed this."""
+    """Return the digest of the code that decides about correctness: passes of an older suite do not count."""
     root = Path(validate.__file__).parent.parent
     files = [path for name in ("validate", "worker") for path in sorted((root / name).glob("*.py"))]
     return digest_files("judging/1", [*files, *(root / name for name in _JUDGING)])
 
 
 def fallback_key(region: str, target: str, policy: str) -> str:
-    """What the time of a region in PyTorch is noted under, from the digests of region, target and policy."""
+    """Return the key of a region's time in PyTorch, from the digests of region, target and policy."""
     return digest("fallback/1", region, target, policy)

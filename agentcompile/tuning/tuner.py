@@ -1,7 +1,7 @@
 """One region's search: propose, check, prepare, time, until the strategy has finalists; then confirm those afresh.
 
-In: a bounded space with advice, and a judge. Out: trials, each emitted before anything acts on it. Trials that the run
-or the measurement database already has are used as they are, so a killed run repeats nothing and a second run is quick.
+In: a bounded space with advice, and an evaluator. Out: trials, each emitted before anything acts on it. Trials that the
+run or the measurement database already has are reused, so a killed run repeats nothing and a second run is quick.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from agentcompile.tuning.tasks import TuneTask, templates_of
 from agentcompile.tuning.trial_database import TrialDatabase, disturbed, trial_of
 
 CONFIRMED = 3
-"""Finalists of each layout that are timed again on fresh data."""
+"""The number of finalists of each layout that are timed again on fresh data."""
 RECHECKS = 3
 """How often the machine's ceilings are measured again before a time is called impossible."""
 LOOKS = 3
-"""How often a finalist may be timed when others disturb the machine: planned, and paid for by the level."""
+"""How often a finalist may be timed while other processes disturb it; the significance level is corrected for it."""
 
 
 class Tuner:
-    """Searches regions one after another with one judge."""
+    """A tuner that searches regions one after another with one evaluator."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Tuner:
         advised: Callable[[TuneTask], Advice] = lambda task: task.advice,
         steering: Steering | None = None,
     ) -> None:
-        """`advised` says what holds for a task now, asked again before each proposal: advice may come late."""
+        """`advised` returns the advice that holds for a task now; it is called before each proposal."""
         self._jobs, self._baselines = jobs, baselines
         self._advised = advised
         self._steering = steering or Steering()
@@ -60,12 +60,14 @@ class Tuner:
         self._seed = seed
         self._prepared: dict[str, Prepared] = {}
         self._unfit: dict[str, Verdict] = {}
-        """Of candidates that were prepared ahead in vain, until they have their trial."""
+        """Verdicts by candidate id of those that failed while they were prepared ahead, until their trial is made."""
         self._ceilings: list[Ceiling] = []
 
     def prepare_first(self, tasks: Sequence[TuneTask]) -> None:
-        """Build and validate the most promising candidate of each of `tasks` that is not known, all beside one
-        another: they are timed one region after another, and meanwhile most cores would have nothing to do."""
+        """Build and validate in parallel the most promising candidate of each task, unless it has a trial.
+
+        Timing goes one region after another and would leave most cores idle meanwhile.
+        """
         wanted: list[EvaluationJob] = []
         for task in tasks:
             for first in self._first_candidates(task)[:1]:
@@ -81,14 +83,16 @@ class Tuner:
                 self._unfit[job.candidate.id] = result
 
     def first_trials(self, task: TuneTask, most: int, fresh: int, left: Left = any_time) -> list[Trial]:
-        """Try the most promising candidate of each template, `most` at most: enough to see what is worth a search.
-        Behind the first `fresh` only those that are known."""
+        """Evaluate the most promising candidate of each template, `most` at most, to see what is worth a search.
+
+        Beyond the first `fresh` of them only known trials are returned.
+        """
         heads, rounds = self._first_candidates(task), POLICY.search_rounds
         late = [one for one in heads[fresh:most] if self._known(task, one, rounds, "search") is not None]
         return self._timed(task, [*heads[: min(fresh, most)], *late], rounds, fidelity="search", left=left)
 
     def _first_candidates(self, task: TuneTask) -> list[Candidate]:
-        """The most promising candidate of each template, best first."""
+        """Return the most promising candidate of each template, best first."""
         order = self._advised(task).sorted(tuple(task.space))
         first = {candidate.template: candidate for candidate in reversed(order)}
         return [candidate for candidate in order if first[candidate.template] is candidate]
@@ -96,9 +100,11 @@ class Tuner:
     def search(
         self, task: TuneTask, strategy: RegionStrategy, budget: Budget, trials: Sequence[Trial], left: Left
     ) -> list[Trial]:
-        """Follow the strategy from `trials` on until it proposes nothing; returns all of the region's search trials.
-        When no seconds are `left` nothing new is judged, but what is known is taken: a search that goes on comes to
-        where it was."""
+        """Follow the strategy from `trials` on until it proposes nothing, and return `trials` with the new ones.
+
+        When no seconds are `left` nothing new is evaluated, but known trials are reused, so that a resumed search
+        reaches the point where it was.
+        """
         found, space = list(trials), tuple(task.space)
         while True:
             asked_of = SearchTask(candidates=space, advice=self._order(task, found))
@@ -109,7 +115,7 @@ class Tuner:
             found += self._timed(task, asked.candidates, asked.rounds, fidelity="search", left=left)
 
     def _order(self, task: TuneTask, found: Sequence[Trial]) -> Advice:
-        """The advice that holds now. One that came late orders what is left: what was tried stays where it was."""
+        """Return the advice that holds now; late advice orders only untried candidates, after those tried."""
         advice = self._advised(task)
         if advice is task.advice:
             return advice
@@ -117,11 +123,11 @@ class Tuner:
         return replace(advice, order=(*tried, *(id for id in advice.order if id not in tried)))
 
     def evaluated(self, task: TuneTask, candidates: Sequence[Candidate]) -> list[Trial]:
-        """Search trials of these candidates, beside one another."""
+        """Return search trials of these candidates, timed beside one another."""
         return self._timed(task, candidates, POLICY.search_rounds, fidelity="search") if candidates else []
 
     def built(self, task: TuneTask, candidates: Sequence[Candidate]) -> list[EvaluationJob]:
-        """The jobs of those of `candidates` that pass the static check and build, in their order."""
+        """Return the jobs of the candidates that pass the static check and build, in their order."""
         jobs = [self._jobs.job(task, candidate) for candidate in candidates]
         legal = [job for job in jobs if not self._jobs.errors(job)]
         self._emit(RoundsProgress(region=task.region.id, done=0, total=len(legal)))
@@ -129,7 +135,7 @@ class Tuner:
         return [job for job in legal if job.candidate.id in there]
 
     def evaluate_afresh(self, task: TuneTask, candidate: Candidate) -> list[Trial]:
-        """Judge a candidate as if it had never been; one that is faster is confirmed at once."""
+        """Evaluate a candidate as if it had no trials; one that is faster than the baseline is confirmed at once."""
         self._past.forget(candidate.id)
         self._prepared.pop(candidate.id, None)
         self._unfit.pop(candidate.id, None)
@@ -140,13 +146,15 @@ class Tuner:
         return found
 
     def confirm(self, task: TuneTask, trials: Sequence[Trial], left: Left = any_time) -> list[Trial]:
-        """Time the best few beside the fallback in fresh processes; only these numbers decide. When time is up, the
-        best of each layout alone."""
+        """Time the finalists beside the fallback in fresh processes, and return these trials, which alone decide.
+
+        They are the best `CONFIRMED` of each layout; when no seconds are `left`, only the best one.
+        """
         each = CONFIRMED if left() > 0 else 1
         return self.confirmed(task, finalists(trials, templates_of(task), each=each), left)
 
     def confirmed(self, task: TuneTask, chosen: Sequence[Candidate], left: Left = any_time) -> list[Trial]:
-        """Time `chosen` beside the fallback in fresh processes, again while others disturb it and time is left."""
+        """Time `chosen` beside the fallback in fresh processes; repeat disturbed ones while time is `left`."""
         confirmed: list[Trial] = []
         for look in range(LOOKS):
             if not chosen or (look and left() <= 0):
@@ -157,7 +165,7 @@ class Tuner:
         return confirmed
 
     def _begun(self, jobs: Sequence[EvaluationJob]) -> Iterator[EvaluationJob]:
-        """The jobs one after another, each announced as it begins."""
+        """Yield the jobs one after another, emitting an event as each begins."""
         for job in self._held(jobs):
             self._notes.keep_source(job.source)
             one = job.candidate
@@ -165,7 +173,7 @@ class Tuner:
             yield job
 
     def _held(self, jobs: Sequence[EvaluationJob]) -> Iterator[EvaluationJob]:
-        """The jobs one after another, none while the session is paused."""
+        """Yield the jobs one after another, waiting while the session is paused."""
         for job in jobs:
             self._steering.point()
             yield job
@@ -180,7 +188,7 @@ class Tuner:
         look: int = 0,
         left: Left = any_time,
     ) -> list[Trial]:
-        """Check, prepare and time what is not known; one trial for each candidate."""
+        """Check, prepare and time the candidates without a known trial; return one trial for each candidate."""
         self._steering.point()
         done: dict[str, Trial] = {}
         fresh: list[EvaluationJob] = []
@@ -201,7 +209,7 @@ class Tuner:
         return [done[candidate.id] for candidate in candidates]
 
     def _known(self, task: TuneTask, candidate: Candidate, rounds: int, fidelity: str) -> tuple[Trial, bool] | None:
-        """A trial of at least so many rounds that need not be made, and whether this run acknowledged it already."""
+        """Return a known trial of at least `rounds` rounds, and whether this run already reported it; else None."""
         return self._past.known(candidate, self._jobs.source(task, candidate).digest, fidelity, rounds)
 
     def _fresh(
@@ -250,7 +258,7 @@ class Tuner:
             claim=claim,
             seconds=max(left(), LEAST_S),
         )
-        if not isinstance(timing, Timing):  # nobody in particular is to blame, so all of them get the verdict
+        if not isinstance(timing, Timing):  # no single candidate is the cause, so all of them get the verdict
             for prepared in ready:
                 yield trial_of(prepared.job, timing, fidelity)
             return
@@ -266,8 +274,11 @@ class Tuner:
             yield trial_of(prepared.job, verdict, fidelity)
 
     def _floor_ns(self, task: TuneTask, timing: Timing) -> float:
-        """The floor that times are held against. One below it first casts doubt on the ceiling: on a shared host the
-        bandwidth that neighbours leave has been seen to double within a minute, so it is measured again."""
+        """Return the roofline floor in ns that times are compared with.
+
+        While the fastest time is impossibly far below it, the ceiling is measured again, `RECHECKS` times at most: on a
+        shared host the bandwidth that neighbours leave has been seen to double within a minute.
+        """
         fastest = min((usual_ns(timing, arm) for arm in timing.live if arm > 0), default=task.floor_ns)
         region, residency = task.region, task.residency
         floor = min([task.floor_ns, *(region.floor_ns(ceiling, residency) for ceiling in self._ceilings)])

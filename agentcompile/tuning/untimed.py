@@ -1,7 +1,7 @@
-"""Plans without a clock: which kernel of an order a region takes, and what it may cost where nobody has timed it.
+"""Plans without timing: which kernel of the adviser's order a region takes, and its estimated cost.
 
-In: a region with its ordered space, and what may not ship. Out: a ranking with one kernel for each layout, and times
-from the roofline by which a cover can be solved. No candidate is timed for it.
+In: a region with its ordered space, and the candidates that may not ship. Out: a ranking with one kernel for each
+layout, and roofline times by which a cover can be solved. No candidate is timed for it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from agentcompile.tuning.ranking import Ranking, Signature, signature_of
 from agentcompile.tuning.tasks import TuneTask, templates_of
 
 LAUNCH_NS = 1500
-"""A launch with the barrier that follows it: few launches are better than many."""
+"""Estimated time of a launch with the barrier that follows it, so that few launches cost less than many."""
 CALL_NS = 5000
-"""PyTorch's dispatch of one operator from Python."""
+"""Estimated time in which PyTorch dispatches one operator from Python."""
 INTERPRETER_NS = 2000
-"""What a body of several operators takes on top of its operators' dispatch."""
+"""Estimated extra time of a body of several operators, beside the dispatch of each."""
 LATER = 0.5
-"""Relative: how much dearer each later one of a region's layouts is taken to be. More than what a prompt pays for
-reading another layout, so that the adviser's first holds unless regions that share a weight disagree."""
+"""Relative extra cost assumed for each later layout of a region. It is more than what a prompt pays for reading another
+layout, so that the adviser's first choice holds unless regions that share a weight disagree."""
 
 
 def first_of_layouts(task: TuneTask, advice: Advice, refused: Collection[str]) -> tuple[Candidate, ...]:
-    """The first candidate of each layout in the order of `advice`, without those whose ids are `refused`."""
+    """Return the first candidate of each layout in the order of `advice`, without those whose ids are `refused`."""
     templates, found = templates_of(task), dict[Signature, Candidate]()
     for candidate in advice.sorted(tuple(task.space)):
         if candidate.id not in refused:
@@ -38,7 +38,7 @@ def first_of_layouts(task: TuneTask, advice: Advice, refused: Collection[str]) -
 
 
 def ranked(task: TuneTask, advice: Advice, chosen: Collection[tuple[Candidate, Source]], tried: int) -> Ranking:
-    """The ranking of kernels that nobody has timed, one for each layout; `tried` were refused before them."""
+    """Return the ranking of untimed kernels, one for each layout; `tried` counts candidates that may not ship."""
     templates = templates_of(task)
     before = f" after {tried} that may not ship" if tried else ""
     reason = f"the first of the order of {advice.label}{before}; not timed"
@@ -58,26 +58,26 @@ def ranked(task: TuneTask, advice: Advice, chosen: Collection[tuple[Candidate, S
 
 
 def in_pytorch(task: TuneTask) -> Ranking:
-    """The ranking of a region that is to stay as captured."""
+    """Return the ranking of a region that stays in PyTorch because the rule of choice is "pytorch"."""
     return Ranking(kernels=(), fallback=Fallback(reason="no kernel was asked for (choose = pytorch)"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
-    """What sites may take, in ns: their roofline, and a fixed time for everything that is started."""
+    """Estimated times of sites in ns: their roofline, and a fixed time for each launch or operator."""
 
     ceiling: Ceiling
     residency: Residency
     rankings: Mapping[str, Ranking]
-    """By region id: where a kernel stands among its region's layouts."""
+    """Rankings by region id, which have the place of a kernel among its region's layouts."""
 
     def fallback_ns(self, region: Region) -> float:
-        """As captured, in PyTorch."""
+        """Return the estimated time of one site in PyTorch."""
         nodes = max(len(region.body.nodes), 1)
         more = INTERPRETER_NS if nodes > 1 else 0
         return region.floor_ns(self.ceiling, self.residency) + nodes * CALL_NS + more
 
     def kernel_ns(self, region: Region, kernel: Kernel) -> float:
-        """By a kernel, of which one launch is assumed."""
+        """Return the estimated time of one site by a kernel; one launch is assumed."""
         order = [own for _, kernels in self.rankings[region.id].kernels for own in kernels]
         return region.floor_ns(self.ceiling, self.residency) * (1 + LATER * order.index(kernel)) + LAUNCH_NS
