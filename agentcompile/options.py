@@ -192,7 +192,7 @@ def resolve(
 
     Raises:
         AgentCompileError: a setting is wrong (usage); it names file or variable, key, value and what is allowed.
-    """  # noqa: DOC501
+    """
     environ = os.environ if environ is None else environ
     cwd = (cwd or Path.cwd()).resolve()
     values: dict[str, Value] = {}

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from agentcompile.ir.graph import Node, Phase
 from agentcompile.ir.kind import KindFacts, PortFacts
 from agentcompile.ir.region import Access, PortRole
-from agentcompile.regions.pattern import Arg, Line, Pattern, Size, MatchStep, parse_pattern, parse_sizes
+from agentcompile.regions.pattern import Arg, Line, MatchStep, Pattern, Size, parse_pattern, parse_sizes
 from agentcompile.regions.views import Seen, parse_views
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from agentcompile.ir.graph import Attr, Graph, Node, Use, View
-from agentcompile.regions.pattern import COMMUTATIVE, DEFAULT_ATTRS, Line, Pattern, MatchStep
+from agentcompile.regions.pattern import COMMUTATIVE, DEFAULT_ATTRS, Line, MatchStep, Pattern
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ class Pins:
 
         Raises:
             AgentCompileError: the choice cannot be the one that was locked (drift).
-        """  # noqa: DOC501
+        """
         sites = len(choice.at) or len(region.sites)
         if (choice.name, choice.sites) != (region.name, sites) or max(choice.at, default=0) >= len(region.sites):
             text = f"{choice.name} at {choice.sites} sites is {region.name} at {sites} of {len(region.sites)}"
@@ -98,7 +98,7 @@ class Pins:
 
         Raises:
             AgentCompileError: two choices pin different templates under that id (drift).
-        """  # noqa: DOC501
+        """
         key, pinned = (choice.template, dtype), choice.template_digest
         if key not in self.found:
             self.found[key] = (pinned, self._find(choice, dtype))

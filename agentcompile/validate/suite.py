@@ -30,7 +30,7 @@ from agentcompile.validate.production import House, Late, Quarters
 from agentcompile.validate.propagate import propagate
 from agentcompile.validate.rig import Instruments, Result, Rig, Run
 from agentcompile.validate.sweep import Sweeper
-from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, Depth, DeclaredArithmetic, rounding
+from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, DeclaredArithmetic, Depth, rounding
 from agentcompile.validate.walk import Walker
 from agentcompile.validate.ways import Serial, in_place, serially, side_by_side
 
