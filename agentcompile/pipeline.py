@@ -70,10 +70,10 @@ def compile_model(
     here = this_machine(options)
     emit(started(options, here))
     reserve_lock(Path(options.out))
-    with evaluator_of(here, options.seed, steering) as judge, MachineTrials(options.history) as history:
+    with evaluator_of(here, options.seed, steering) as evaluator, MachineTrials(options.history) as history:
         if history.warning:
             emit(Warned(text=history.warning))
-        prepared = prepare(options, here, judge, emit)
+        prepared = prepare(options, here, evaluator, emit)
         budget = TimeBudget(options.seconds, here.target, spent_s=steering.earlier.searched_s, clock=steering.clock)
         emit = pace = Pace(emit, budget, lambda best: estimate(prepared.decode[0], best))
         policy, tasks = policy_digest(prepared.prefill.residency), [*prepared.tasks, *prepared.prompt_tasks]
@@ -87,7 +87,7 @@ def compile_model(
             prepared, options, emit, steering.earlier.spent, known if fresh and options.choose != "pytorch" else None
         ) as counsels:
             tuning = tuning_session(
-                prepared, judge, known, budget, lambda one: counsels.advice(one.region.id), steering, emit,
+                prepared, evaluator, known, budget, lambda one: counsels.advice(one.region.id), steering, emit,
                 options.seed, pace.improved,
             )  # fmt: skip
             steering.know_spaces(legal(spaces))
@@ -99,12 +99,21 @@ def compile_model(
             counsels.wait(options.advisor_seconds if options.choose == "first" else GRACE_S)
             counsels.settle(tuning.trials.by_region)
         if fresh or planned is None:
-            planned, plans = settle(prepared, tuning, strategy, options, judge, steering, emit, budget)
+            planned, plans = settle(prepared, tuning, strategy, options, evaluator, steering, emit, budget)
         elif any(plan.contended for plan in plans):
-            clock = StepClock(here, judge, prepared.model, tuning.trials.sources, steering)
+            clock = StepClock(here, evaluator, prepared.model, tuning.trials.sources, steering)
             plans = confirm_steps(prepared, planned, plans, tuning.trials, clock, options.seed, emit)
         planned, plans, found = decided(
-            prepared, tuning.scheduler, tuning.acceptance, planned, plans, judge, options.seed, emit, steering, module
+            prepared,
+            tuning.scheduler,
+            tuning.acceptance,
+            planned,
+            plans,
+            evaluator,
+            options.seed,
+            emit,
+            steering,
+            module,
         )
         lock = write(
             prepared, tuning.trials, tuning.acceptance, planned, plans, policy, options, emit, counsels.digests, found
@@ -118,7 +127,7 @@ def settle(
     tuning: TuningSession,
     strategy: SearchMethod,
     options: Options,
-    judge: WorkerEvaluator,
+    evaluator: WorkerEvaluator,
     steering: Steering,
     emit: Emit,
     budget: TimeBudget,
@@ -132,5 +141,5 @@ def settle(
     if options.choose != "admitted":
         return planned, untimed_steps(prepared, planned, emit)
     alternatives = alternatives_of(prepared, tuning, rankings)
-    clock = StepClock(prepared.here, judge, prepared.model, alternatives.sources, steering, budget.left)
+    clock = StepClock(prepared.here, evaluator, prepared.model, alternatives.sources, steering, budget.left)
     return planned, tune_steps(prepared, planned, alternatives, strategy.step, clock, options.seed, emit, budget)

@@ -116,7 +116,7 @@ def _ask(
         if why := legal(point) if legal is not None else _outside(_row(state, point.region), point):
             raise RefusedError(f"{point.label}: {why}")
         if trials_of(state, point.id):
-            raise RefusedError(f"{point.label} was judged already: rerun it to judge it again.")
+            raise RefusedError(f"{point.label} was evaluated already: rerun it to evaluate it again.")
     what: Literal["rerun", "edit"] = command.kind
     asked = CandidateAsked(what=what, region=point.region, candidate=point.id, point=point)
     when = "at the next safe point" if live else "when the run goes on"

@@ -87,7 +87,7 @@ def _device(asked: str, kind: str) -> str:
 @contextmanager
 def evaluator_of(machine: Machine, seed: int, steering: Steering | None = None) -> Iterator[WorkerEvaluator]:
     """Yield the evaluator of this machine; its workers are killed when the block ends."""
-    judge = WorkerEvaluator(
+    evaluator = WorkerEvaluator(
         machine.target,
         store=machine.store.root,
         toolchain=machine.toolchain,
@@ -96,14 +96,14 @@ def evaluator_of(machine: Machine, seed: int, steering: Steering | None = None) 
         steering=steering,
     )
     try:
-        yield judge
+        yield evaluator
     finally:
-        judge.close()
+        evaluator.close()
 
 
-def ceilings(machine: Machine, judge: WorkerEvaluator) -> Ceiling:
+def ceilings(machine: Machine, evaluator: WorkerEvaluator) -> Ceiling:
     """Return the machine's ceilings, measured once and then kept in the store."""
-    return probe.ceiling(machine.target, machine.store, judge.ceiling)
+    return probe.ceiling(machine.target, machine.store, evaluator.ceiling)
 
 
 def residency(graph: Graph, target: Target) -> Residency:

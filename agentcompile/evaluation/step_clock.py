@@ -58,7 +58,7 @@ class StepClock:
     def __init__(
         self,
         here: Machine,
-        judge: WorkerEvaluator,
+        evaluator: WorkerEvaluator,
         model: Model,
         sources: Callable[[], Mapping[str, Source]],
         steering: Steering | None = None,
@@ -70,7 +70,7 @@ class StepClock:
         needs.
         """
         self._steering, self._left = steering or Steering(), left
-        self._here, self._judge, self._model, self._sources = here, judge, model, sources
+        self._here, self._evaluator, self._model, self._sources = here, evaluator, model, sources
         self._residency: Residency = residency(model.captured.decode, here.target)
 
     @property
@@ -94,7 +94,7 @@ class StepClock:
         calls = [call for _, program in programs for call in program.calls]
         wanted = sorted({call.source for call in calls if isinstance(call, NativeCall)})
         built = binaries(self._here, self._sources(), wanted)
-        return self._judge.steps(
+        return self._evaluator.steps(
             programs,
             checkpoint=self._model.captured.checkpoint,
             constants=self._model.constants,

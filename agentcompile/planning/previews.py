@@ -36,8 +36,8 @@ def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[Prompt, 
         check(options)
     here, emit = this_machine(options), shared(emit)[0]
     emit(started(options, here))
-    with evaluator_of(here, options.seed) as judge:
-        prepared = prepare(options, here, judge, emit)
+    with evaluator_of(here, options.seed) as evaluator:
+        prepared = prepare(options, here, evaluator, emit)
     first = questions(prepared)
     past = TrialDatabase(asked.history, None, "")
     wanted = [informed(question, past) for question, _ in first.values() if _is_called(question.region, asked.region)]
@@ -66,7 +66,7 @@ def inspect_model(options: Options, emit: Emit = silent) -> None:
     roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
     templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
     emit(started(options, here))
-    with evaluator_of(here, options.seed) as judge:
+    with evaluator_of(here, options.seed) as evaluator:
         model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
-        decode, _ = cut(model.captured, here.target, ceilings(here, judge), emit, options.batch)
+        decode, _ = cut(model.captured, here.target, ceilings(here, evaluator), emit, options.batch)
         bound(decode, templates, here.target, emit)

@@ -87,8 +87,8 @@ def _validate(opened: Opened, options: Options) -> int:
 
 
 def _prove(jobs: Sequence[EvaluationJob], opened: Opened, options: Options, notes: Notes) -> None:
-    with evaluator_of(opened.here, options.seed) as judge:
-        for job, result in judge.prepare(jobs, depth="accept"):
+    with evaluator_of(opened.here, options.seed) as evaluator:
+        for job, result in evaluator.prepare(jobs, depth="accept"):
             if not isinstance(result, Prepared):
                 text = f"{job.region.name}: {job.candidate.label}: {result.kind} here: {reason(result)}"
                 hint = "compile again on this machine, which leaves such kernels out"

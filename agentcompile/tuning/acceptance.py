@@ -27,14 +27,14 @@ class Acceptance:
         self,
         trials: RunTrials,
         jobs: JobMaker,
-        judge: Evaluator,
+        evaluator: Evaluator,
         known: TrialDatabase,
         notes: Notes,
         target: Target,
         emit: Emit,
         steering: Steering,
     ) -> None:
-        self._trials, self._jobs, self._judge, self._known = trials, jobs, judge, known
+        self._trials, self._jobs, self._evaluator, self._known = trials, jobs, evaluator, known
         self._notes, self._target, self._emit, self._steering = notes, target, emit, steering
 
     def jobs(self, parts: Iterable[Part]) -> list[EvaluationJob]:
@@ -80,7 +80,7 @@ class Acceptance:
         """Validate the kernels that no earlier run accepted, and return the trials of those that failed."""
         fresh = [job for job in jobs if not accepted(self._notes, job, self._target)]
         failed: list[Trial] = []
-        for done, (job, result) in enumerate(self._judge.prepare(self._held(fresh), depth="accept")):
+        for done, (job, result) in enumerate(self._evaluator.prepare(self._held(fresh), depth="accept")):
             self._emit(RoundsProgress(region=job.region.id, done=done, total=len(fresh)))
             if isinstance(result, Prepared):
                 note_accepted(self._notes, job, self._target)

@@ -14,8 +14,8 @@ from agentcompile.tuning.trial_database import fallback_key
 class BaselineTimes:
     """The time that one site of each region takes in PyTorch, measured at most once per region."""
 
-    def __init__(self, judge: Evaluator, notes: Notes, target: Target, policy: str, seed: int) -> None:
-        self._judge, self._notes, self._target, self._policy, self._seed = judge, notes, target, policy, seed
+    def __init__(self, evaluator: Evaluator, notes: Notes, target: Target, policy: str, seed: int) -> None:
+        self._evaluator, self._notes, self._target, self._policy, self._seed = evaluator, notes, target, policy, seed
         self._ns: dict[str, int] = {}
 
     def note(self, region: str, ns: int) -> None:
@@ -38,7 +38,7 @@ class BaselineTimes:
         return self._ns[region.id]
 
     def _measured(self, region: Region, residency: Residency) -> int:
-        timing = self._judge.time(
+        timing = self._evaluator.time(
             region, [Baseline()], rounds=POLICY.search_rounds, residency=residency, seed=self._seed, processes=1
         )
         if isinstance(timing, Timing):

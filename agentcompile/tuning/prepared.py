@@ -55,7 +55,7 @@ def started(options: Options, here: Machine) -> RunStarted:
     )
 
 
-def prepare(options: Options, here: Machine, judge: WorkerEvaluator, emit: Emit) -> PreparedModel:
+def prepare(options: Options, here: Machine, evaluator: WorkerEvaluator, emit: Emit) -> PreparedModel:
     """Capture a model's graphs, cut them into regions, bound the space of each, and ask the adviser about it."""
     adviser = adviser_of(options.advisor)
     roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
@@ -65,7 +65,7 @@ def prepare(options: Options, here: Machine, judge: WorkerEvaluator, emit: Emit)
         info = model.captured.info
         say(f"{info.architecture}, {info.layers} layers, {info.dtype}")
     with stage(emit, "probe") as say:
-        ceiling = ceilings(here, judge)
+        ceiling = ceilings(here, evaluator)
         say(f"reads {ceiling.dram_bytes_per_s / 1e9:.1f} GB/s, {ceiling.cache_bytes_per_s / 1e9:.1f} GB/s from cache")
     with stage(emit, "partition") as say:
         decode, prefill = cut(model.captured, here.target, ceiling, emit, options.batch)

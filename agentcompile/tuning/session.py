@@ -37,7 +37,7 @@ class TuningSession:
 
 def tuning_session(
     prepared: PreparedModel,
-    judge: Evaluator,
+    evaluator: Evaluator,
     known: TrialDatabase,
     budget: TimeBudget,
     advised: Callable[[TuneTask], Advice],
@@ -54,9 +54,9 @@ def tuning_session(
     target, notes = prepared.here.target, Notes(prepared.here.store)
     jobs = JobMaker(target)
     trials = RunTrials([*prepared.tasks, *prepared.prompt_tasks], jobs)
-    acceptance = Acceptance(trials, jobs, judge, known, notes, target, emit, steering)
-    baselines = BaselineTimes(judge, notes, target, known.policy, seed)
-    tuner = Tuner(jobs, judge, known, baselines, notes, emit, seed, advised, steering)
+    acceptance = Acceptance(trials, jobs, evaluator, known, notes, target, emit, steering)
+    baselines = BaselineTimes(evaluator, notes, target, known.policy, seed)
+    tuner = Tuner(jobs, evaluator, known, baselines, notes, emit, seed, advised, steering)
     ranker = Ranker(trials, jobs, acceptance, advised)
     scheduler = TaskScheduler(
         trials,

@@ -40,7 +40,7 @@ class Tuner:
     def __init__(
         self,
         jobs: JobMaker,
-        judge: Evaluator,
+        evaluator: Evaluator,
         past: TrialDatabase,
         baselines: BaselineTimes,
         notes: Notes,
@@ -53,7 +53,7 @@ class Tuner:
         self._jobs, self._baselines = jobs, baselines
         self._advised = advised
         self._steering = steering or Steering()
-        self._judge = judge
+        self._evaluator = evaluator
         self._past = past
         self._notes = notes
         self._emit = emit
@@ -75,7 +75,7 @@ class Tuner:
                 known = first.id in self._prepared or self._known(task, first, POLICY.search_rounds, "search")
                 if not known and not self._jobs.errors(job):
                     wanted.append(job)
-        for done, (job, result) in enumerate(self._judge.prepare(self._begun(wanted)), 1):
+        for done, (job, result) in enumerate(self._evaluator.prepare(self._begun(wanted)), 1):
             self._emit(RoundsProgress(region=job.region.id, done=done, total=len(wanted)))
             if isinstance(result, Prepared):
                 self._prepared[job.candidate.id] = result
@@ -131,7 +131,7 @@ class Tuner:
         jobs = [self._jobs.job(task, candidate) for candidate in candidates]
         legal = [job for job in jobs if not self._jobs.errors(job)]
         self._emit(RoundsProgress(region=task.region.id, done=0, total=len(legal)))
-        there = {job.candidate.id for job in self._judge.build(legal)}
+        there = {job.candidate.id for job in self._evaluator.build(legal)}
         return [job for job in legal if job.candidate.id in there]
 
     def evaluate_afresh(self, task: TuneTask, candidate: Candidate) -> list[Trial]:
@@ -228,7 +228,7 @@ class Tuner:
                 yield trial_of(job, verdict, fidelity)
             else:
                 waiting.append(job)
-        for job, result in self._judge.prepare(self._begun(waiting)):
+        for job, result in self._evaluator.prepare(self._begun(waiting)):
             if isinstance(result, Prepared):
                 self._prepared[job.candidate.id] = result
                 ready.append(result)
@@ -248,7 +248,7 @@ class Tuner:
         claim = POLICY.claim if final else POLICY.search_claim
         comparisons = len(ready) * (LOOKS if final else 1)
         self._emit(RoundsProgress(region=task.region.id, done=0, total=rounds * processes))
-        timing = self._judge.time(
+        timing = self._evaluator.time(
             task.region,
             [Baseline(), *ready],
             rounds=rounds,
@@ -285,7 +285,7 @@ class Tuner:
         for _ in range(RECHECKS):
             if not impossible(fastest, floor):
                 break
-            self._ceilings.append(self._judge.ceiling())
+            self._ceilings.append(self._evaluator.ceiling())
             floor = min(floor, region.floor_ns(self._ceilings[-1], residency))
         return floor
 

@@ -30,7 +30,7 @@ def decided(
     acceptance: Acceptance,
     planned: Planned,
     plans: Sequence[Plan],
-    judge: WorkerEvaluator,
+    evaluator: WorkerEvaluator,
     seed: int,
     emit: Emit,
     steering: Steering,
@@ -57,7 +57,7 @@ def decided(
         confirmation_of=scheduler.confirmation_of,
         layouts=lambda one: scheduler.trials.tasks[one.region].space.template(one.template).layouts,
         sources=scheduler.trials,
-        clock=StepClock(prepared.here, judge, prepared.model, scheduler.trials.sources, steering),
+        clock=StepClock(prepared.here, evaluator, prepared.model, scheduler.trials.sources, steering),
         emit=emit,
         seed=seed,
         kind=prepared.here.target.kind,
@@ -73,4 +73,4 @@ def decided(
             emit(Warned(text=error.message))
             emit(ReviewOpened(regions=tuple(steering.undecided())))
         raise
-    return hold_against_reference(prepared, planned, plans, bench, judge, steering.earlier, module)
+    return hold_against_reference(prepared, planned, plans, bench, evaluator, steering.earlier, module)

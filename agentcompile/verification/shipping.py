@@ -30,7 +30,7 @@ def hold_against_reference(
     planned: Planned,
     plans: Sequence[Plan],
     bench: PlanChecks,
-    judge: WorkerEvaluator,
+    evaluator: WorkerEvaluator,
     earlier: Earlier,
     module: torch.nn.Module | None = None,
 ) -> tuple[Planned, tuple[Plan, ...], ModelCheck]:
@@ -52,7 +52,7 @@ def hold_against_reference(
             for task in (*prepared.tasks, *prepared.prompt_tasks)
             for template in task.space.templates
         },
-        judge=judge,
+        evaluator=evaluator,
         emit=bench.emit,
         seed=bench.seed,
         known=earlier.checks,

@@ -69,7 +69,7 @@ class WholeModelGate:
     """The partition of each regime, the prefill's last."""
     templates: Mapping[str, Template]
     """Templates by digest."""
-    judge: Feeder
+    evaluator: Feeder
     emit: Emit
     seed: int
     known: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
@@ -215,16 +215,16 @@ class WholeModelGate:
             AgentCompileError: PyTorch's own graph makes no step in time either (environment).
         """
         bare = not units(plans)
-        ran = self.judge.feed(request, patience_s=0.0 if bare else self._patience_s)
+        ran = self.evaluator.feed(request, patience_s=0.0 if bare else self._patience_s)
         if not _late(ran):
             return self._paced(ran) if bare else ran
         if not bare:
             self.emit(Warned(text="The whole model makes no step in time: PyTorch's own graph is run beside it"))
             without_any = without(plans, dict.fromkeys(units(plans), "left out"))
-            beside = self.judge.feed(replace(self.request(without_any, ()), out=request.out))
+            beside = self.evaluator.feed(replace(self.request(without_any, ()), out=request.out))
             if not _late(beside):
                 self._paced(beside)
-                return self.judge.feed(request, patience_s=self._patience_s)
+                return self.evaluator.feed(request, patience_s=self._patience_s)
         name = self.captured.info.name
         raise AgentCompileError(
             f"{name}: not even PyTorch's own graph makes a step in time: the machine is too busy or too slow to check "

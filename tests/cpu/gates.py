@@ -40,7 +40,7 @@ def gate(home: Path, made: flows.Planted, judge: Feeder, events: list[Event], *f
         constants=made.model.constants,
         cuts=made.cuts,
         templates={template.digest: template for template in found.templates},
-        judge=judge,
+        evaluator=judge,
         emit=events.append,
         seed=0,
     )

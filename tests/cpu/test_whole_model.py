@@ -51,7 +51,7 @@ def test_a_kernel_that_is_wrong_from_some_position_on_is_found_and_the_others_st
     assert [event.text for event in events if isinstance(event, Warned)]
     # Whoever takes the run up again asks nobody: all of it is in the events.
     known = {event.plans: event.check for event in events if isinstance(event, ModelChecked)}
-    again = replace(gate(warm, made, judge, events, tmp_path), judge=None, known=known)  # type: ignore[arg-type]
+    again = replace(gate(warm, made, judge, events, tmp_path), evaluator=None, known=known)  # type: ignore[arg-type]
     assert again.right(wrong, made.planned.layouts) == (left, found)
 
 
