@@ -63,8 +63,7 @@ def rounds(region: Region, dtype: DType) -> tuple[tuple[str, str], ...]:
 
 
 def right(region: Region, dtype: DType) -> list[tuple[Callable[[Mapping[str, Tensor]], None], Declared]]:
-    """Kernels that must pass: other orders of summation where there are sums, roundings where some may be declared, the
-    model's own arithmetic."""
+    """Kernels that must pass: other orders of sums, roundings where some may be declared, the model's own arithmetic."""
     held = rounds(region, dtype)
     return [
         (float32(region), Declared()),
@@ -95,7 +94,7 @@ def test_right_arithmetic_is_kept_at_edge_shapes(kind: str, extents: dict[str, o
     for run, facts in right(region, "bf16"):
         for seed in range(4):
             tools = REMEMBERED.tools(region, facts, seed)
-            depth: Depth = "accept" if seed == 0 else "search"
+            depth: Depth = "search" if seed else "accept"
             report = validate(region, facts, run, seed=seed, repeats=2, depth=depth, tools=tools)
             assert report.ok, failures(report)
 
@@ -229,11 +228,8 @@ def test_attention_over_a_power_of_two_of_equal_scores_is_exact() -> None:
 def test_an_operator_without_a_rule_gets_a_numeric_bound_and_the_report_says_so() -> None:
     region = region_for("tanh")
     body = region.body
-    node = replace(
-        body.nodes[0],
-        op="aten.sinh.default",
-        attrs=(("template", '{"args": [{"$": 0}], "kwargs": {}}'),),
-    )
+    attrs = (("template", '{"args": [{"$": 0}], "kwargs": {}}'),)
+    node = replace(body.nodes[0], op="aten.sinh.default", attrs=attrs)
     unknown = replace(region, body=replace(body, nodes=(node,)))
 
     def run(buffers: Mapping[str, Tensor]) -> None:
