@@ -63,7 +63,7 @@ def rounds(region: Region, dtype: DType) -> tuple[tuple[str, str], ...]:
 
 
 def right(region: Region, dtype: DType) -> list[tuple[Callable[[Mapping[str, Tensor]], None], Declared]]:
-    """Kernels that must pass: other orders of sums, roundings where some may be declared, the model's own arithmetic."""
+    """Kernels that must pass: other orders of sums, roundings that may be declared, the model's own arithmetic."""
     held = rounds(region, dtype)
     return [
         (float32(region), Declared()),
