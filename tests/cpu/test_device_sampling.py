@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentcompile.build.nvrtc import Cubin, compile_cubin
+from agentcompile.build.nvrtc import Cubin
 from agentcompile.ir.graph import DType
 from agentcompile.ir.target import most_shared_bytes
 from agentcompile.runtime.device_sampling import MAX_ROWS, MAX_VOCAB, packed, sampler_source
 from agentcompile.runtime.sampling import Sampling, choose, probabilities, uniform
+from tests.kernels.kept import cubin
 from tests.kernels.sampling_model import UNIT, Case, cases, chosen, fma, inputs, logprob, margin, masses, scores
 from tests.templates.emulated import compiled
 
@@ -32,9 +33,9 @@ UNDEFINED = ("all -inf", "some NaN", "all NaN", "+inf twice")
 def test_it_compiles_for_every_architecture_within_its_limits(arch: str, dtype: DType, vocab: int, rows: int) -> None:
     source = sampler_source(vocab, dtype, arch, rows=rows)
     (launch,) = source.launches
-    cubin = compile_cubin(source.text, source.flags)
-    assert isinstance(cubin, Cubin), cubin
-    (one,) = cubin.resources
+    code = cubin(source)
+    assert isinstance(code, Cubin), code
+    (one,) = code.resources
     assert one.entry == launch.entry
     assert one.registers * int(launch.block[0]) <= 65_536
     assert one.shared_bytes + int(launch.shared_bytes) <= most_shared_bytes(arch)
@@ -44,9 +45,9 @@ def test_it_compiles_for_every_architecture_within_its_limits(arch: str, dtype: 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_one_block_fits_where_clusters_are_too(dtype: DType) -> None:
     source = sampler_source(128_256, dtype, "sm_90", blocks=1)
-    cubin = compile_cubin(source.text, source.flags)
-    assert isinstance(cubin, Cubin), cubin
-    assert cubin.resources[0].spill_bytes == 0
+    code = cubin(source)
+    assert isinstance(code, Cubin), code
+    assert code.resources[0].spill_bytes == 0
 
 
 @pytest.mark.parametrize(

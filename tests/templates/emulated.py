@@ -8,6 +8,9 @@ assembler makes of it, nor how fast it is.
 from __future__ import annotations
 
 import ctypes
+import functools
+import itertools
+import os
 import re
 import subprocess
 from collections.abc import Mapping
@@ -21,7 +24,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Source, Template
 from agentcompile.materialize import specialise
-from tests.kernels.remembered import Remembered
+from tests.kernels.kept import kept
 from tests.templates.suite import failed, problems
 
 HERE = Path(__file__).parent
@@ -60,6 +63,8 @@ INSTRUCTIONS = (
 )
 """The functions of `emulated_device.h`; of an instruction that two of these are in, the first is taken."""
 STRING = r'"(?:[^"\\]|\\.)*"'
+FLAGS = ["-std=c++20", "-O1", "-march=native", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-fno-gnu-unique"]
+"""Unique symbols would give one library's shared memory to the next that is loaded."""
 LAUNCH = """
 static kernel::{entry}_args args;
 extern "C" const char* launch(
@@ -113,7 +118,11 @@ class Kernel:
 
 
 def faults(template: Template, made: Region, params: Params, folder: Path) -> list[str]:
-    """Failed checks of the suite, as text, and what no device allows; turns are taken both ways."""
+    """Failed checks of the suite, as text, and what no device allows.
+
+    Every other launch takes its turns from the end. The suite launches each case twice or more, and wants the same
+    bits: so every case runs both ways, and none of the ways gives what the other does not.
+    """
     assert problems(made, template, params, TARGET) == ()
     source = specialise(template, made, params, TARGET)
     (launch,) = source.launches
@@ -121,14 +130,12 @@ def faults(template: Template, made: Region, params: Params, folder: Path) -> li
     late = tuple(
         port.name for port in made.ports if port.role in ("activation", "state") and port.family not in launch.early
     )
-    found, remembered = [], Remembered()
-    for backwards in (False, True):
+    turns = itertools.cycle((False, True))
 
-        def run(buffers: Mapping[str, torch.Tensor], backwards: bool = backwards) -> None:
-            kernel.run(buffers, late, backwards=backwards)
+    def run(buffers: Mapping[str, torch.Tensor]) -> None:
+        kernel.run(buffers, late, backwards=next(turns))
 
-        found += failed(template, made, source, run, remembered=remembered)
-    return kernel.wrong + found
+    return kernel.wrong + failed(template, made, source, run)
 
 
 def compiled(source: Source, folder: Path) -> Kernel:
@@ -139,18 +146,27 @@ def compiled(source: Source, folder: Path) -> Kernel:
         f"namespace kernel {{\n{on_host(source.text)}}}\n{LAUNCH.format(entry=launch.entry)}"
     )
     headers = "".join(path.read_text() for path in sorted(HERE.glob("emulated*.h")))
-    path = folder / f"{digest('emulated/2', whole + headers)}.cpp"
-    library = path.with_suffix(".so")
-    if not library.exists():  # writing over one that is loaded would change what runs
-        path.write_text(whole)
-        # Unique symbols would give one library's shared memory to the next that is loaded.
-        flags = ["-std=c++20", "-O1", "-march=native", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-fno-gnu-unique"]
-        command = ["g++", *flags, "-o", str(library), str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stderr[:4000]
-    found = ctypes.CDLL(str(library))
+    name = digest("emulated/3", whole + headers, FLAGS, os.environ.get("CXX_KNOWN", ""), _processor())
+    text, library = folder / f"{name}.cpp", folder / f"{name}.so"
+
+    def built() -> bytes:
+        if not library.exists():  # writing over one that is loaded would change what runs
+            text.write_text(whole)
+            command = ["g++", *FLAGS, "-o", str(library), str(text)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+            assert done.returncode == 0, done.stderr[:4000]
+        return library.read_bytes()
+
+    made = kept(name, built)
+    found = ctypes.CDLL(str(made if isinstance(made, Path) else library))
     found.launch.restype = ctypes.c_char_p
     return Kernel(source, found)
+
+
+@functools.cache
+def _processor() -> str:
+    """What `-march=native` is here."""
+    return next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
 
 
 def on_host(text: str) -> str:

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 import triton
 
-from agentcompile.build.nvrtc import Cubin, compile_cubin
+from agentcompile.build.nvrtc import Cubin
+from agentcompile.ir.digest import digest_bytes
 from agentcompile.ir.graph import DType
 from agentcompile.ir.template import Template
 from agentcompile.materialize import specialise
 from agentcompile.regions.kinds import hot_kinds
+from tests.kernels.kept import cubin, remembered
 from tests.templates.shapes import Extents, region
 from tests.templates.suite import CATALOG, FAMILIES, gpu, problems
 
@@ -47,14 +49,16 @@ def code(template: Template, arch: str, folder: Path) -> list[str]:
     made = region(template.region, extents)
     assert problems(made, template, template.defaults, gpu(arch)) == ()
     source = specialise(template, made, template.defaults, gpu(arch))
-    built = compile_cubin(source.text, source.flags)
+    built = cubin(source)
     assert isinstance(built, Cubin), built
-    file = folder / "kernel.cubin"
-    file.write_bytes(built.image)
-    listing = subprocess.run(
-        [DISASSEMBLER, "-c", "--no-dataflow", file], capture_output=True, text=True, check=True
-    ).stdout
-    return listing.splitlines()
+
+    def listing() -> bytes:
+        file = folder / "kernel.cubin"
+        file.write_bytes(built.image)
+        return subprocess.run([DISASSEMBLER, "-c", "--no-dataflow", file], capture_output=True, check=True).stdout
+
+    name = digest_bytes(f"listing/{triton.__version__}", built.image)
+    return remembered(name, listing).decode().splitlines()
 
 
 @pytest.mark.parametrize("arch", ["sm_90", "sm_100"])

@@ -11,6 +11,7 @@ from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Params, Template
 from agentcompile.materialize import specialise
+from tests.kernels.kept import cubin
 from tests.templates.shapes import CHUNK_KINDS, Extents, region
 from tests.templates.suite import CATALOG, gpu, legal, problems
 
@@ -39,14 +40,14 @@ def compiled(template: Template, made: Region, params: Params, arch: str = "sm_9
     """The machine code of a legal point; nothing of it spills."""
     assert problems(made, template, params, gpu(arch)) == ()
     source = specialise(template, made, params, gpu(arch))
-    cubin = compile_cubin(source.text, source.flags)
-    assert isinstance(cubin, Cubin), cubin
+    code = cubin(source)
+    assert isinstance(code, Cubin), code
     threads = {launch.entry: int(launch.block[0]) for launch in source.launches}
-    for one in cubin.resources:
+    for one in code.resources:
         assert one.spill_bytes == 0, f"{one.entry} spills {one.spill_bytes} bytes"
         assert one.registers * threads[one.entry] <= 65_536, one.entry
         assert one.shared_bytes <= 48 << 10, one.entry
-    return cubin
+    return code
 
 
 def test_every_kind_that_only_a_prefill_has_is_served_on_cuda() -> None:

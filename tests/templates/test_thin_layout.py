@@ -1,4 +1,7 @@
-"""Thin matrix products without a GPU: how elements meet in tensor cores, and every thin template's text on the host."""
+"""Thin matrix products without a GPU: how elements meet in tensor cores, and texts on the host whose rows are long.
+
+The defaults at odd sizes, for the fewest and the most sequences, are in `test_templates_emulated.py` with all others.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from tests.templates.emulated import TARGET, faults
 from tests.templates.suite import CATALOG, legal, odd
 
 THIN = [template for template in CATALOG.templates if template.id.partition("/")[2].startswith("thin-rows")]
-CASES = [(t.id, t.dtypes[end], t.tokens[end]) for t in THIN for end in (0, -1)]
 TILE, CHUNK, COLUMN = 16, 32, 20
 """Rows of an instruction, elements of k in one load of four lanes, floats of a column of sums in shared memory."""
 
@@ -86,23 +88,16 @@ def test_what_a_warp_leaves_and_takes_of_sums_meets_each_bank_once() -> None:
     assert len(set(everything)) == TILE * 8
 
 
-@pytest.mark.parametrize(("id", "dtype", "batch"), CASES)
-def test_the_default_is_right_at_odd_sizes(id: str, dtype: DType, batch: int, tmp_path: Path) -> None:
-    template = CATALOG.get(id, dtype)
-    made = odd(template.region, dtype, hidden=104, head_dim=24, batch=batch)
-    assert faults(template, made, template.defaults, tmp_path) == []
-
-
 @pytest.mark.parametrize(("id", "dtype"), [(template.id, template.dtypes[0]) for template in THIN])
-def test_points_drawn_from_the_space_are_right_where_rows_take_several_steps(
+def test_a_point_drawn_from_the_space_is_right_where_rows_take_several_steps(
     id: str, dtype: DType, tmp_path: Path
 ) -> None:
     template, rng = CATALOG.get(id, dtype), random.Random(zlib.crc32(f"{id} {dtype}".encode()))
     batch = rng.randint(*template.tokens)
     made = odd(template.region, dtype, hidden=1096, head_dim=24, batch=batch)
     points = legal(made, template, TARGET)
-    for point in rng.sample(points, 2):
-        assert faults(template, made, point.params, tmp_path) == [], point.label
+    point = rng.choice(points)
+    assert faults(template, made, point.params, tmp_path) == [], point.label
 
 
 @pytest.mark.parametrize(

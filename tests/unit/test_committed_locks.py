@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.build.nvrtc import Cubin, compile_cubin
+from agentcompile.build.nvrtc import Cubin
 from agentcompile.catalog.semantics import verify
 from agentcompile.ir.template import Source
 from agentcompile.lockfile import Lock, ordered, read_lock
@@ -15,6 +15,7 @@ from agentcompile.lockfile.bundle import LOCK, Bundle, beside, members, read_bun
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.replay.sources import LockSources
+from tests.kernels.kept import cubin
 
 LOCKS = sorted(Path(__file__).parents[2].glob("bench/results/**/*.lock.toml"))
 
@@ -54,6 +55,6 @@ def test_the_sources_of_committed_cuda_locks_compile_for_their_architecture(part
     sources = [(digest, source) for digest, source in cuda_sources() if zlib.crc32(digest.encode()) % 2 == part]
     assert sources
     for digest, source in sources:
-        made = compile_cubin(source.text, source.flags)
+        made = cubin(source)
         assert isinstance(made, Cubin), f"{digest}: {made}"
         assert {launch.entry for launch in source.launches} <= {one.entry for one in made.resources}, digest
