@@ -40,10 +40,10 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def warm(common: Path) -> Path:
-    """A home that the flow's tests share, so that the machine is measured once and each kernel built once."""
+    """A home that the flow's tests share, so that each kernel is built once, and that knows the machine."""
     path = common / "warm"
-    path.mkdir(exist_ok=True)
-    return path
+    with one_at_a_time(path):
+        return flows.measured(path)
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ from agentcompile.options import Options
 from agentcompile.planning.plans import Planned, plan
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.replay.write import LockFacts, lock_of
+from agentcompile.system.probe import ceiling
 from agentcompile.tuning.partitions import Cut, advise, bound, cut
 from agentcompile.tuning.ranking import Ranking, signature_of
 from agentcompile.tuning.tasks import TuneTask
@@ -43,6 +44,8 @@ SAMPLE = ROOT / "bench/models/sample"
 THREADS = 2
 CEILING = Ceiling(dram_bytes_per_s=20e9, cache_bytes_per_s=200e9, flops_per_s=200e9)
 """Made up: where nothing is timed, only the order of floors matters."""
+AMPLE = Ceiling(dram_bytes_per_s=1e12, cache_bytes_per_s=1e13, flops_per_s=1e13)
+"""More than this machine has: as after a measurement among other work, no kernel is called impossible by it."""
 NO_NETWORK = Path(__file__).with_name("no_network")
 """A folder whose `sitecustomize` makes every use of a network socket, and every import of a client of one, an error."""
 
@@ -120,6 +123,14 @@ def verb(home: Path, *arguments: object, env: Mapping[str, str] | None = None) -
 def options(home: Path, model: Path, context: int, **more: Any) -> Options:
     """Settings as the API takes them."""
     return Options(model=str(model), context=context, threads=THREADS, home=str(home), **more)
+
+
+def measured(home: Path) -> Path:
+    """`home`, where the machine's ceilings are known: beside other tests, what is measured is measured again and again,
+    for it is kept only when nothing else ran."""
+    here = this_machine(options(home, SAMPLE, 1))
+    ceiling(here.target, here.store, lambda: AMPLE)
+    return home
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,14 +21,14 @@ PLANTED = {
     "wrong": "if (at > 30) at = 0;",
     "once": "if (at == 5) at = 0;",
     "crash": "if (at > 30) *(volatile int*)nullptr = 1;",
-    "hang": "while (at > 30) { volatile int waits = 0; (void)waits; }",
+    "hang": "while (at > 30) usleep(1000);",
     "slow": "usleep(60000); (void)at;",
     "killed": "if (at > 30) kill(getpid(), SIGKILL);",
     "memory": r'if (at > 30) { dprintf(2, "what(): std::bad_alloc\n"); abort(); }',
 }
 """What a kernel does beyond position 30, or at one alone, where no check of it alone looked."""
 
-SYSTEM = ("slow", "killed", "memory")
+SYSTEM = ("hang", "slow", "killed", "memory")
 
 
 def gate(home: Path, made: flows.Planted, judge: Feeder, events: list[Event], *folders: Path) -> WholeModelGate:
