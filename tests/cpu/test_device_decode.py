@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from agentcompile.capture import capture
+from agentcompile.capture import Captured, capture
 from agentcompile.capture.chunked import at_tokens
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -67,10 +66,10 @@ class Advance:
 class Rig:
     """A tiny model twice over one memory: as the host steps it, and as the device's classes do."""
 
-    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.captured = capture(path, context=CONTEXT)
+    def __init__(self, captured_model: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.captured = captured_model
         programs = [in_pytorch(graph, CONTEXT) for graph in (self.captured.decode, self.captured.prefill)]
-        read = Checkpoint.open(path).tensor
+        read = Checkpoint.open(self.captured.checkpoint).tensor
         self.memory = Memory(programs, read, self.captured.constants)
         self.host = Memory(programs, read, self.captured.constants)
         nothing: Any = None
@@ -112,9 +111,14 @@ class Rig:
         return made
 
 
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Captured:
+    return capture(tiny.write("qwen3", tmp_path_factory.mktemp("qwen3")), context=CONTEXT)
+
+
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
-    return Rig(tiny.write("qwen3", tmp_path), monkeypatch)
+def rig(model: Captured, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    return Rig(model, monkeypatch)
 
 
 def begin(rig: Rig, ids: list[int]) -> int:

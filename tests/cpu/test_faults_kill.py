@@ -90,8 +90,7 @@ def test_every_trial_of_a_killed_run_is_still_there(course: Course) -> None:
     assert records == list(range(len(records)))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("stage", ["run-started", "stage-finished"])
+@pytest.mark.parametrize(("stage", "number"), [("run-started", signal.SIGINT), ("stage-finished", signal.SIGTERM)])
 def test_a_signal_while_the_model_is_read_ends_the_run_in_order(
     stage: str, number: signal.Signals, tmp_path: Path, checkpoint: Make
 ) -> None:

@@ -20,8 +20,8 @@ from agentcompile.validate.arena import Arena, fingerprint, poison
 from agentcompile.validate.cases import cases, rounds_sums
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.propagate import propagate
-from agentcompile.validate.tolerance import ROUNDOFF
-from tests.kernels.float32 import eager, float32
+from agentcompile.validate.tolerance import ROUNDOFF, Depth
+from tests.kernels.float32 import eager, float32, sums
 from tests.kernels.regions_for import KINDS, region_for
 from tests.kernels.remembered import Remembered
 from tests.unit.graphs import decoder
@@ -62,12 +62,13 @@ def rounds(region: Region, dtype: DType) -> tuple[tuple[str, str], ...]:
 
 
 def right(region: Region, dtype: DType) -> list[tuple[Callable[[Mapping[str, Tensor]], None], Facts]]:
-    """Kernels that must pass: other orders of summation, declared roundings, the model's own arithmetic."""
+    """Kernels that must pass: other orders of summation where there are sums, roundings where some may be declared, the
+    model's own arithmetic."""
     held = rounds(region, dtype)
     return [
         (float32(region), Facts()),
-        (float32(region, flip=True), Facts()),
-        (float32(region, held), Facts(rounds=held)),
+        *([(float32(region, flip=True), Facts())] if sums(region) else []),
+        *([(float32(region, held), Facts(rounds=held))] if held else []),
         (eager(region), Facts(accumulation="library")),
     ]
 
@@ -93,7 +94,8 @@ def test_right_arithmetic_is_kept_at_edge_shapes(kind: str, extents: dict[str, o
     for run, facts in right(region, "bf16"):
         for seed in range(4):
             tools = REMEMBERED.tools(region, facts, seed)
-            report = validate(region, facts, run, seed=seed, repeats=2, depth="accept", tools=tools)
+            depth: Depth = "accept" if seed == 0 else "search"
+            report = validate(region, facts, run, seed=seed, repeats=2, depth=depth, tools=tools)
             assert report.ok, failures(report)
 
 

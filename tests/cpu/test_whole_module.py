@@ -53,8 +53,7 @@ def test_a_module_that_is_right_is_held_against_itself_and_locked(dtype: torch.d
     assert [event.check.ok for event in events if isinstance(event, ModelChecked)] == [True]
 
 
-@pytest.mark.parametrize("wrong", [Forgetful, Leaky])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("wrong", "dtype"), [(Forgetful, torch.float32), (Leaky, torch.bfloat16)])
 @pytest.mark.usefixtures("home")
 def test_a_module_whose_decode_steps_are_wrong_is_exit_4_and_no_lock(
     wrong: type[Handwritten], dtype: torch.dtype, tmp_path: Path

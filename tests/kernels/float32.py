@@ -58,6 +58,11 @@ def _result(node: Node, graph: Graph, values: Mapping[str, Tensor], flip: bool) 
     return reference.run(graph, values)[node.outputs[0]]
 
 
+def sums(region: Region) -> bool:
+    """Whether `flip` makes another kernel."""
+    return any(node.op == "linear" for node in region.body.nodes)
+
+
 def eager(region: Region) -> Run:
     """The model's own arithmetic, as the fallback runs it."""
     interpreter = reference.Interpreter(region.body)
@@ -69,4 +74,4 @@ def eager(region: Region) -> Run:
     return run
 
 
-__all__ = ["Run", "eager", "float32"]
+__all__ = ["Run", "eager", "float32", "sums"]
