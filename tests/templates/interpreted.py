@@ -1,7 +1,7 @@
-"""Runs a Triton template through Triton's interpreter under the correctness suite, in a process of its own.
+"""Runs Triton templates through Triton's interpreter under the correctness suite, in a process of their own.
 
 Triton reads TRITON_INTERPRET when it is imported. The interpreter rounds to bf16 wrongly, so regions are in fp32.
-Prints the failed checks of the id that it is given, as a JSON list.
+Prints the failed checks of every id that it is given, as JSON by id.
 """
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ def narrow(template: Template) -> Params:
 
 
 if __name__ == "__main__":
-    chosen = CATALOG.get(sys.argv[1])
-    found: list[str] = []
-    for hidden in (97, 523):  # one step of the loops, and several, where nothing divides
-        made = odd(chosen.region, "fp32", hidden=hidden, head_dim=16)
-        found += [f"{hidden}: {text}" for text in faults(chosen, made, narrow(chosen))]
+    found: dict[str, list[str]] = {id: [] for id in sys.argv[1:]}
+    for id in found:
+        chosen = CATALOG.get(id)
+        for hidden in (97, 523):  # one step of the loops, and several, where nothing divides
+            made = odd(chosen.region, "fp32", hidden=hidden, head_dim=16)
+            found[id] += [f"{hidden}: {text}" for text in faults(chosen, made, narrow(chosen))]
     print(json.dumps(found))
