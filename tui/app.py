@@ -6,7 +6,10 @@ It draws when a key comes, and when events come, at most `HZ` times a second; it
 from __future__ import annotations
 
 import asyncio
+import os
+import select
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -88,6 +91,7 @@ class CompilerApp(App[int], inherit_bindings=False):
         self._drawn_at = float("-inf")
         self._dirty = True
         self._doing: set[asyncio.Task[None]] = set()
+        self._terminal = -1
 
     def get_default_screen(self) -> Screen[None]:
         """Return the only screen, which the toolkit asks for here."""
@@ -102,6 +106,7 @@ class CompilerApp(App[int], inherit_bindings=False):
                 loop.add_signal_handler(number, self._signalled, int(number))
             except (ValueError, RuntimeError):  # not in the main thread: a test
                 break
+        self._terminal = _terminal()
         self.set_interval(POLL_S, self._tick)
         self.call_after_refresh(self._guard, self._first)
 
@@ -229,6 +234,9 @@ class CompilerApp(App[int], inherit_bindings=False):
         self.draw()
 
     def _tick(self) -> None:
+        if _hung_up(self._terminal):
+            self._signalled(signal.SIGHUP)
+            return
         self._guard(self._follow)
 
     def _follow(self) -> None:
@@ -275,3 +283,25 @@ class CompilerApp(App[int], inherit_bindings=False):
         """End the app in order after a defect inside the toolkit's own calls, which would print pages of locals."""
         self.fault = self._exception
         self._close_messages_no_wait()
+
+
+def _terminal() -> int:
+    """Return the descriptor of the terminal that keys come from; -1 where there is none, as in tests."""
+    try:
+        found = sys.__stdin__.fileno() if sys.__stdin__ is not None else -1
+    except (OSError, ValueError):
+        return -1
+    return found if found >= 0 and os.isatty(found) else -1
+
+
+def _hung_up(terminal: int) -> bool:
+    """Return whether the terminal is gone.
+
+    A process whose terminal is not its controlling one gets no signal when that goes, and the toolkit would read its
+    end again and again.
+    """
+    if terminal < 0:
+        return False
+    looked = select.poll()
+    looked.register(terminal, 0)  # errors and hang-ups are told whatever is asked for
+    return bool(looked.poll(0))

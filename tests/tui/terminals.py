@@ -49,6 +49,12 @@ class Terminal:
         os.close(self._slave)
         os.close(self._master)
 
+    def hang_up(self) -> None:
+        """Take the terminal away, as when its window is closed; it is not the controlling one, so no signal comes."""
+        for end in (self._master, self._slave):
+            os.close(end)
+        self._master, self._slave = pty.openpty()
+
     def read(self, seconds: float = 0.1) -> None:
         """Take in what is written within `seconds`."""
         end = time.monotonic() + seconds

@@ -92,6 +92,13 @@ def test_a_signal_leaves_the_terminal_as_it_was(run: Path, number: signal.Signal
         assert terminal.restored
 
 
+def test_an_app_whose_terminal_is_gone_ends(run: Path) -> None:
+    with Terminal(app(str(run))) as terminal:
+        terminal.until("quit")
+        terminal.hang_up()
+        assert terminal.process.wait(20) == 129
+
+
 @pytest.mark.alone
 def test_leaving_by_key_leaves_the_terminal_as_it_was_in_under_a_second(run: Path) -> None:
     with Terminal(app(str(run))) as terminal:
