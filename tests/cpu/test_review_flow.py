@@ -120,7 +120,7 @@ class Templates:
 def test_layouts_worked_out_of_a_plan_are_those_of_its_cover(reviewed: Reviewed) -> None:
     made = reviewed.made
     covers: list[tuple[Part, ...]] = [*made.planned.decode, made.planned.prefill]
-    assert layouts_of(made.cuts, covers, Templates()) == made.planned.layouts  # type: ignore[arg-type]
+    assert layouts_of(made.cuts, covers, Templates().layouts) == made.planned.layouts
     assert made.planned.layouts
 
 
