@@ -23,7 +23,6 @@ from agentcompile.evaluation.step_clock import policy_digest
 from ..harness.course import Course, add_cutting, say
 from ..harness.found import Samples
 from ..harness.identity import WorkloadJob
-from ..harness.numbers import at_least, seconds
 from ..harness.rates import wait_for_calm
 from ..harness.result import Case
 from ..harness.trial import Setup
@@ -109,13 +108,11 @@ def _parse(arguments: Sequence[str], rungs: Sequence[RungSpec]) -> argparse.Name
     parser.add_argument("--target", default="cpu", help="cpu or cuda:N")
     parser.add_argument("--workload", help="by default chat-small on a CPU, chat on a GPU")
     parser.add_argument("--rungs", type=lambda text: tuple(text.split(",")), help=f"some of {known}, with commas")
-    parser.add_argument(
-        "--threads", type=at_least(0), help="of every rung on a CPU; one a physical core when not given"
-    )
-    parser.add_argument("--rounds", type=at_least(1), default=5, help="of every process")
-    parser.add_argument("--processes", type=at_least(1), default=3, help="fresh ones of every rung, one after another")
-    parser.add_argument("--budget", type=at_least(0), default=0, help="trials that the search of each lock may spend")
-    parser.add_argument("--seconds", type=seconds, default=0, help="that each lock's search may take; 0: as by default")
+    parser.add_argument("--threads", type=int, help="of every rung on a CPU; one a physical core when not given")
+    parser.add_argument("--rounds", type=int, default=5, help="of every process")
+    parser.add_argument("--processes", type=int, default=3, help="fresh ones of every rung, one after another")
+    parser.add_argument("--budget", type=int, default=0, help="trials that the search of each lock may spend")
+    parser.add_argument("--seconds", type=float, default=0, help="that each lock's search may take; 0: as by default")
     parser.add_argument(
         "--stored", action="store_true", help="compile with your own store and database, and not with empty ones"
     )

@@ -23,6 +23,8 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]
     with WorkerEvaluator(
         jobs.target(), store=store, toolchain=find_toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
     ) as made:
+        # Starting the first worker from a cold disk may take longer than a kernel may.
+        assert isinstance(verdict(made, "right(a, rank, size);"), Prepared)
         yield made
 
 
