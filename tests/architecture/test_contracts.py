@@ -112,4 +112,4 @@ def test_the_mapped_names_of_front_ends_are_banned(tree: Path, line: str) -> Non
         command, cwd=tree, input=line + "\n", capture_output=True, text=True, timeout=60, check=False
     )
     assert result.returncode == 1, result.stdout + result.stderr
-    assert "TID251" in result.stdout
+    assert "banned-api" in result.stdout
