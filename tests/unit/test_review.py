@@ -187,7 +187,7 @@ def test_an_edit_is_a_point_of_the_same_template(state: State) -> None:
     events, said = answer(state, Edit(candidate=base, params=(("ROWS", 2),)), live=False)
     assert events[0].point == point("linear", 2)  # type: ignore[union-attr]
     assert "linear/rows(ROWS=2)" in said
-    assert "judged already" in refused(state, Edit(candidate=base, params=(("ROWS", 8),)))
+    assert "evaluated already" in refused(state, Edit(candidate=base, params=(("ROWS", 8),)))
 
 
 def test_a_point_outside_the_space_is_refused_with_the_reason(state: State) -> None:
