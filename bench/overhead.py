@@ -145,9 +145,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     asked = parser.parse_args(arguments)
     if asked.arm == OURS and asked.lock is None:
         parser.error(f"--lock: {OURS} needs one; make it with agentcompile compile")
-    for option in ("rounds", "processes"):
-        if getattr(asked, option) < 1:
-            parser.error(f"--{option}: {getattr(asked, option)}: at least 1")
     return asked
 
 

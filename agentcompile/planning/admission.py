@@ -162,16 +162,16 @@ class StepTuner(StepTimer):
         """Return the task of this step; of settled regions it has only those right before or after a `free` one."""
         whole = self._rules.whole_space
         wider = free.union(*(pair for pair in neighbours if pair & free)) if whole else free
-        worth = [part for part in _worth_trying(self._cut, start, self._rules) if part.region in wider]
+        worth = _worth_trying(self._cut, start, self._rules)
         singles = [part.region for part in sorted(worth, key=lambda part: part.region not in free)]
-        several = [part.region for part in _worth_trying(self._cut, start, self._rules) if len(part.sites) > 1]
+        several = [part.region for part in worth if len(part.sites) > 1]
         pairs = [
             pair
             for pair in itertools.combinations(several, 2)
             if whole and free & set(pair) and frozenset(pair) in neighbours
         ]
         return StepTask(
-            singles=tuple(Move(regions=(region,)) for region in singles),
+            singles=tuple(Move(regions=(region,)) for region in singles if region in wider),
             pairs=tuple(Move(regions=pair) for pair in pairs),
             passes=self._rules.passes,
         )

@@ -32,7 +32,7 @@ from .report import Campaign, Report, Say, Sharable
 LAST_WORDS = 5
 """The last lines of output of a dead share that its failure quotes."""
 _ENDING_S = 30.0
-"""The time in seconds that a share may take to remove its files when it is told to end."""
+"""The time in seconds that a share may take to remove its files when it is asked to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
