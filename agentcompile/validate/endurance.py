@@ -107,11 +107,12 @@ def endure(
     length: int,
     deterministic: bool,
     budget_s: float = BUDGET_S,
+    beat: Callable[[], None] = lambda: None,
 ) -> None:
     """Launch `launches` times, for at most about `budget_s` seconds, and record the check.
 
     `parameters` are the weights; `length` is that of the everyday case. Results of a nondeterministic candidate are not
-    compared here; the caller validates the candidate again afterwards.
+    compared here; the caller validates the candidate again afterwards. `beat` is called after each stretch of launches.
     """
     sets = _sets(region, quarters, seed=seed, tokens=tokens, parameters=parameters, length=length)
     turns = _turns(region, quarters, sets, deterministic)
@@ -122,11 +123,12 @@ def endure(
     litter, ends = generator(seed, "litter"), _ends(launches, seed)
     for turn, end in enumerate(ends):
         while done < end and running.wrong()[0] == 0:
-            rounds, begin = min(-(-(end - done) // len(turns)), most), clock.spent_s
+            rounds, before = min(-(-(end - done) // len(turns)), most), clock.share
             running.run(rounds)
+            beat()
             done += rounds * len(turns)
             # The next stretch may be longer, as long as it is a small share of the budget.
-            fits = int(budget_s / _SLICES * rounds / max(clock.spent_s - begin, 1e-6))
+            fits = int(rounds / _SLICES / max(clock.share - before, 1e-6))
             most = max(1, min(4 * most, fits))
             if clock.over:
                 break
@@ -154,14 +156,15 @@ class _Clock:
         self._cpu, self._wall = time.thread_time(), time.monotonic()
 
     @property
-    def spent_s(self) -> float:
-        """The CPU seconds spent so far."""
-        return time.thread_time() - self._cpu
+    def share(self) -> float:
+        """The spent share of the budget, in CPU time or in the wall time that is allowed, whichever is the larger."""
+        cpu, wall = time.thread_time() - self._cpu, time.monotonic() - self._wall
+        return max(cpu, wall / _STRETCHED) / self._budget_s
 
     @property
     def over(self) -> bool:
         """Whether the budget is spent."""
-        return self.spent_s > self._budget_s or time.monotonic() - self._wall > _STRETCHED * self._budget_s
+        return self.share > 1.0
 
 
 def _ends(launches: int, seed: int) -> list[int]:

@@ -40,6 +40,8 @@ class Instruments:
     """Returns a case as numbers: it draws them, or reuses an earlier draw for the same region, facts, seed and tokens
     when several candidates are validated in one process. Whoever launches works on copies.
     """
+    beat: Callable[[], None] = lambda: None
+    """Called after each launch, to tell whoever waits that the suite goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +144,7 @@ class Rig:
             self._beside(appends, pattern, where, inputs)
         found = {port.name: self._buffers[port.name].clone() for port in self._outputs}
         found |= {append.port: append.entries(self._buffers[append.port]) for append in appends}
+        self._tools.beat()
         return Result(tensors=found, pattern=pattern)
 
     def redzones(self, where: str) -> None:

@@ -47,9 +47,7 @@ _SHARED = 1 << 26
 _ORDERED = 2
 """The number of cases on which the order of the ranks is tested."""
 _EVERYDAY = ("normal", "outliers", "large")
-"""Styles whose errors are typical of use and enter the pooled error ratio. Attention takes the first only: with large
-scores, how two nearly equal ones round decides its error.
-"""
+"""The styles whose errors enter the pooled ratio. Attention takes the first only: large scores amplify rounding."""
 
 
 def validate(
@@ -272,6 +270,7 @@ class _Suite:
                 parameters=self._parameters,
                 length=case.length,
                 deterministic=self.facts.deterministic,
+                beat=self.tools.beat,
             )
             self.judge(drawn)
 

@@ -24,6 +24,7 @@ from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.memory import Memory
 from agentcompile.validate import validate
 from agentcompile.validate.production import Late
+from agentcompile.validate.rig import Instruments
 from agentcompile.worker import protocol as p
 from agentcompile.worker.box import Box
 from agentcompile.worker.feeding import Pulse, device_model, feed
@@ -77,6 +78,7 @@ class Gpu:
                 seed=request.seed,
                 repeats=request.repeats,
                 depth=request.depth,
+                tools=Instruments(beat=self._box.tick) if request.depth == "accept" else None,
                 house=house("cuda"),
                 late=late,
                 launches=request.launches if implementation.source.language != "library" else 0,

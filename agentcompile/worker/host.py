@@ -19,6 +19,7 @@ from agentcompile.runtime.native import Executor
 from agentcompile.runtime.openmp import fair_threads
 from agentcompile.system.store import Store
 from agentcompile.validate import validate
+from agentcompile.validate.rig import Instruments
 from agentcompile.worker import protocol as p
 from agentcompile.worker.box import Box
 from agentcompile.worker.ceiling import alive, check_harness, measure_ceiling
@@ -62,6 +63,7 @@ class Host:
                 repeats=request.repeats,
                 depth=request.depth,
                 serial=in_turn(implementation, self._setup.target.threads, spoil),
+                tools=Instruments(beat=self._box.tick) if request.depth == "accept" else None,
                 house=house(),
                 launches=request.launches if native else 0,
                 loop=watch.within(looper(self._probes, binder(implementation))) if native else None,

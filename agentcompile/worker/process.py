@@ -106,7 +106,8 @@ class Worker:
     def ask(self, request: Request, *, limit_s: float) -> None:
         """Send a request; `wait` returns when its outcome is there. A worker that is gone has `Lost` as outcome.
 
-        `limit_s` is for the whole request, or, where the worker notes in its box that parts are done, for each part.
+        `limit_s` is for the whole request, or, where the worker notes in its box that parts are done, for each part:
+        a long request on a busy machine is not taken for one that hangs.
         """
         assert not self.busy, "one request at a time"
         self._token, self._limit_s = secrets.token_hex(8), limit_s
