@@ -222,7 +222,7 @@ def test_an_error_without_bounds_is_incorrect_with_its_check(judge: WorkerEvalua
 
 def test_the_limit_of_an_acceptance_is_for_each_of_its_launches(judge: WorkerEvaluator) -> None:
     assert isinstance(verdict(judge, jobs.job()), Prepared)  # the worker has PyTorch by now
-    slow = jobs.job("if (rank == 0) usleep(10000); right(a, rank, size);")
+    slow = jobs.job("if (rank == 0) usleep(5000); right(a, rank, size);")
     hangs = jobs.job('static int calls = 0; if (rank == 0 && ++calls > 300) for (;;) asm volatile(""); ' + jobs.RIGHT)
     begin = time.monotonic()
     ((_, found),) = judge.prepare([slow], depth="accept")
