@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
 
-from .loops import Asked
+from .extents import Asked
+from .loops import matched
 
-_CLAMP = re.compile(r"x = \(x (<|<=|>|>=) (.+)\) \? splat\((.+)\) : x;")
+_CLAMP = r"x = \(x (<|<=|>|>=) (.+)\) \? splat\((.+)\) : x;"
 _OVERFLOWS = (88.72284, 177.5)
 _VANISHES = (-150.0, -103.9719)
 _SCALINGS = re.compile(r"half = k (>>|/) (\d+)(?=;)")
@@ -27,14 +29,10 @@ def same_clamp(asked: Asked) -> bool:
 
     Both its bound and the value that it substitutes must lie where the exponential overflows, or vanishes, anyway.
     """
-    found, plain = _CLAMP.fullmatch(asked.after), _CLAMP.fullmatch(asked.before)
-    if found is None or plain is None or found[1][0] != plain[1][0]:
-        return False
-    least, most = _OVERFLOWS if found[1][0] == ">" else _VANISHES
-    try:
-        return all(least <= _value(found[part]) <= most for part in (2, 3))
-    except (SyntaxError, ValueError):
-        return False
+    (sign, *_), (relation, *values) = (matched(_CLAMP, line) for line in (asked.before, asked.after))
+    least, most = _OVERFLOWS if sign[0] == ">" else _VANISHES
+    plain = (re.sub(r"(?<=[\d.])f\b", "", text) for text in values)
+    return relation[0] == sign[0] and all(least <= _value(ast.parse(text, mode="eval").body) <= most for text in plain)
 
 
 def same_scalings(asked: Asked) -> bool:
@@ -43,31 +41,24 @@ def same_scalings(asked: Asked) -> bool:
     Then only the second product rounds or overflows, as before the mutation.
     """
     found = _SCALINGS.search(asked.after)
-    if found is None or asked.after != asked.before.replace("half = k >> 1", found[0]):
+    if found is None or asked.after != asked.before.replace("half = k >> 1", found[0]) or not int(found[2]):
         return False
     by = int(found[2])
-    if by == 0:
-        return False
-    halves = [k >> by if found[1] == ">>" else int(k / by) for k in _POWERS]
-    return all(abs(half) <= 125 and 1 <= k - half + 127 <= 254 for k, half in zip(_POWERS, halves, strict=True))
+    halves = {k: k >> by if found[1] == ">>" else int(k / by) for k in _POWERS}
+    return all(abs(half) <= 125 and 1 <= k - half + 127 <= 254 for k, half in halves.items())
 
 
-def _value(text: str) -> float:
-    """Return the value of sums, differences and products of C numbers.
+def _value(node: ast.expr) -> float:
+    """Return the value of sums, differences and products of numbers; NaN for anything else."""
+    match node:
+        case ast.Constant(value=float() | int() as value):
+            return float(value)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_value(operand)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_value(left), _value(right))
+    return math.nan
 
-    Raises:
-        ValueError: the text has any other operation.
-        SyntaxError: the text is no expression.
-    """
 
-    def of(node: ast.expr) -> float:
-        match node:
-            case ast.Constant(value=float() | int() as value):
-                return float(value)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -of(operand)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-                return _OPERATORS[type(op)](of(left), of(right))
-        raise ValueError(text)
-
-    return of(ast.parse(re.sub(r"(?<=\d)f\b|(?<=\.)f\b", "", text), mode="eval").body)
+RULES: Mapping[str, Callable[[Asked], int]] = {"same_clamp": same_clamp, "same_scalings": same_scalings}
+"""Rules by the name that `equivalents.toml` has for them."""

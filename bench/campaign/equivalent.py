@@ -1,7 +1,7 @@
 """Survivors that are no faults: which mutation of which line, and why no input can tell it from the original.
 
-The rows are in `equivalents.toml`, which says how they are read; their predicates are functions of the modules named
-in `PREDICATES`.
+The rows are in `equivalents.toml`, which says how they are read; the names in them are the region's extents, the
+candidate's parameters, `threads`, and the rules of the modules below.
 """
 
 from __future__ import annotations
@@ -9,25 +9,18 @@ from __future__ import annotations
 import functools
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
+from agentcompile.ir.evaluate import EvaluationError, evaluate
+from agentcompile.ir.expr import ExprError, free_names, parse
 from agentcompile.ir.region import Region
 
 from . import clamps, cuda_extents, extents, loops, ranges
-from .loops import Asked
+from .extents import Asked
 
-PREDICATES: Mapping[str, ModuleType] = {
-    "extents": extents,
-    "cuda": cuda_extents,
-    "clamps": clamps,
-    "loops": loops,
-    "ranges": ranges,
-}
-"""Where a predicate is: ``extents.alone`` is `alone` of the first."""
+RULES = {**extents.RULES, **cuda_extents.RULES, **clamps.RULES, **loops.RULES, **ranges.RULES}
 _ROWS = Path(__file__).with_name("equivalents.toml")
 
 
@@ -44,10 +37,8 @@ class Excuse:
     """The kind, whole."""
     mutators: tuple[str, ...] = ()
     """The names of mutators; empty: any."""
-    where: Callable[[Region, int], bool] = extents.anywhere
-    """Which regions, on how many threads."""
-    counts: Callable[[Asked], bool] | None = None
-    """Which mutations, where more than the region decides: found by counting (`loops.py`)."""
+    where: str = "1"
+    """Which regions, on how many threads, or which mutations: an expression as in a template (`ir/expr.py`)."""
     unreached: bool = False
     """Holds only where a trap before the statement is never sprung (`probing.py`)."""
     undefined: bool = False
@@ -57,17 +48,18 @@ class Excuse:
 @functools.cache
 def equivalents() -> tuple[Excuse, ...]:
     """Return the rows in the order in which they are asked."""
-    return tuple(_excuse(row) for row in tomllib.loads(_ROWS.read_text(encoding="utf-8"))["row"])
+    rows = tomllib.loads(_ROWS.read_text(encoding="utf-8"))["row"]
+    return tuple(Excuse(**{**row, "mutators": tuple(row.get("mutators", ()))}) for row in rows)
 
 
-def _excuse(row: dict[str, Any]) -> Excuse:
-    found = {name: _predicate(row.pop(name)) for name in ("where", "counts") if name in row}
-    return Excuse(**found, mutators=tuple(row.pop("mutators", ())), **row)
-
-
-def _predicate(name: str) -> Any:
-    module, _, function = name.partition(".")
-    return getattr(PREDICATES[module], function)
+def _holds(where: str, asked: Asked) -> bool:
+    """Return whether a row's condition holds; what has no value does not."""
+    expr, known = parse(where), {**asked.dims, **asked.params, "threads": asked.threads}
+    try:
+        names = {name: RULES[name](asked) if name in RULES else known[name] for name in free_names(expr)}
+        return bool(evaluate(expr, names))
+    except (EvaluationError, ExprError, KeyError, SyntaxError):
+        return False
 
 
 def reason(
@@ -88,13 +80,12 @@ def reason(
     `params` are the candidate's, with ``LANES``, and `kernel` is its template; without them a row holds where it does
     for all.
     """
-    question = Asked(region=region, threads=threads, before=before, after=after, params=params or {}, kernel=kernel)
+    asked = Asked(region=region, threads=threads, before=before, after=after, params=params or {}, kernel=kernel)
     for row in equivalents():
-        asked = (
-            (not row.mutators or mutator in row.mutators) and unreached >= row.unreached and undefined >= row.undefined
-        )
+        mine = not row.mutators or mutator in row.mutators
         here = re.fullmatch(row.file, file) and re.fullmatch(row.region, region.kind)
-        said = asked and here and re.search(row.before, before) and re.search(row.after, after)
-        if said and row.where(region, threads) and (row.counts is None or row.counts(question)):
+        said = re.search(row.before, before) and re.search(row.after, after)
+        proven = unreached >= row.unreached and undefined >= row.undefined
+        if mine and here and said and proven and _holds(row.where, asked):
             return row.why
     return ""
