@@ -8,7 +8,6 @@ time. A few attempts are whole processes of `agentcompile advise`, which must en
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -46,7 +45,7 @@ from agentcompile.tuning.partitions import question_of
 
 from ..models.presets import materialise
 from .hostile import PLAYS, Maker, Play
-from .report import Campaign, Report, Say
+from .report import Campaign, Figures, Report, Say, fresh_environment
 
 DEFAULT = 2000
 CONTEXT = 48
@@ -61,13 +60,11 @@ _PATIENT_S = 120.0
 
 def run(campaign: Campaign, say: Say) -> Report:
     """Make `campaign.count` attempts with misbehaving advisers, one kind after another."""
-    failures, seen = list[str](), Counter[str]()
-    taken = 0
+    failures, seen, taken, tried = list[str](), Counter[str](), 0, 0
     with tempfile.TemporaryDirectory() as folder:
         model = materialise("tiny-qwen3", Path(folder) / "model", dtype="fp32")
         questions = _questions(model)
         prompts = prompts_of([question for question, _ in questions.values()], ())[:3]
-        tried = 0
         while tried < campaign.count and not campaign.over:
             name = list(PLAYS)[tried % len(PLAYS)]
             rng = random.Random(f"{campaign.seed}/{tried}")
@@ -82,15 +79,14 @@ def run(campaign: Campaign, say: Say) -> Report:
             tried += 1
             if tried % 200 == 0:
                 say(f"{tried} advisers, {len(failures)} failures")
-    figures = {
+    figures: Figures = {
         "regions asked about": len(questions),
         "candidates": sum(len(question.candidates) for question, _ in questions.values()),
         "answers taken in part or whole": taken,
         "whole processes": tried // _WHOLE,
     }
-    rows: list[Mapping[str, float | int | str]] = []
-    rows += [{"adviser": name, "attempts": count} for name, count in seen.items()]
-    return Report(kind="advice", tried=tried, failures=tuple(failures), figures=figures, details=tuple(rows))
+    rows = tuple(Figures(adviser=name, attempts=count) for name, count in seen.items())
+    return Report(kind="advice", tried=tried, failures=tuple(failures), figures=figures, details=rows)
 
 
 def _questions(model: Path) -> dict[str, tuple[Question, Advice]]:
@@ -116,8 +112,7 @@ def _attempt(
     client = Client(wire, "loop", ledger, sleep=lambda _: None)
     wrong, begin = list[str](), time.monotonic()
     try:
-        counsel = Counsel(questions, asks=client)
-        with counsel:
+        with Counsel(questions, asks=client) as counsel:
             counsel.begin(prompts)
             counsel.wait(PATIENCE_S + _GRACE_S)
             if counsel.waiting:
@@ -157,21 +152,19 @@ def _faults(question: Question, advice: Advice) -> Iterator[str]:
 def _texts(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _texts(one)
-    elif isinstance(value, list):
-        for one in value:
+    elif isinstance(value, (dict, list)):
+        for one in value.values() if isinstance(value, dict) else value:
             yield from _texts(one)
 
 
 def _process(model: Path, url: str, home: Path) -> list[str]:
     """Run a whole `agentcompile advise`; return what is wrong with how it ended."""
     flags = ["--context", str(CONTEXT), "--advisor", f"openai:loop@{url}", "--advisor-seconds", "3", "--json"]
-    env = {**{k: v for k, v in os.environ.items() if not k.startswith("AGENTCOMPILE_")}, "AGENTCOMPILE_HOME": str(home)}  # noqa: TID251
     command = [sys.executable, "-m", "agentcompile", "advise", str(model), *flags]
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=_PATIENT_S, check=False)
+        done = subprocess.run(
+            command, env=fresh_environment(home), capture_output=True, text=True, timeout=_PATIENT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return [f"`advise` did not end within {_PATIENT_S:g} s"]
     if done.returncode or "Traceback" in done.stderr:

@@ -24,8 +24,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 
 from ..models.locate import SAMPLE
 from . import wrong
-from .hanging import limited
-from .report import Campaign, Report, Say
+from .report import Campaign, Report, Say, limited
 from .wrong import WRONG, Value
 
 DEFAULT = 600

@@ -37,10 +37,9 @@ from agentcompile.regions.partition import Partition
 from agentcompile.replay.open import Opened, cuts_of, opened_with
 from agentcompile.replay.sources import LockSources
 
-from .hanging import HungError, limited
 from .lock_bytes import SPOILS
 from .lock_meanings import FORGERIES, Ground
-from .report import Campaign, Report, Say
+from .report import Campaign, HungError, Report, Say, limited
 
 DEFAULT = 12_500
 RESEALED = 0.2

@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from .lexing import Token, line_at, place, tokens
 from .phrases import Code, arguments, declared, increments, operand_after, statement_ends, statements
@@ -29,7 +30,7 @@ class Mutation:
         assert text.startswith(self.old, self.start), "a mutation belongs to one text"
         return text[: self.start] + self.new + text[self.start + len(self.old) :]
 
-    def describe(self, text: str) -> dict[str, str | int]:
+    def describe(self, text: str) -> dict[str, Any]:
         """Return the place in the template's own files, and the first line that differs, before and after."""
         file, line = place(text, self.start)
         return {

@@ -135,12 +135,17 @@ def _declares(code: Code, index: int) -> bool:
     return second.text == "::" and code.tokens[min(index + 3, len(code.tokens) - 1)].kind == "name"
 
 
+def body_of(code: Code, index: int) -> int | None:
+    """Return the first token of the body of the `if` or `for` at `index`; None when it has no header."""
+    opening = index + 2 if code.at(index + 1) == "constexpr" else index + 1
+    return code.partner[opening] + 1 if code.at(opening) == "(" and opening in code.partner else None
+
+
 def statement_ends(code: Code, index: int) -> int:
     """Return the last token of the `if` or `for` at `index`, without an `else`; `index` itself when it has no body."""
-    opening = index + 2 if code.at(index + 1) == "constexpr" else index + 1
-    if code.at(opening) != "(" or opening not in code.partner:
+    body = body_of(code, index)
+    if body is None:
         return index
-    body = code.partner[opening] + 1
     if code.at(body) == "{":
         return code.partner.get(body, index)
     if code.at(body) in ("if", "for"):
