@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from agentcompile.advice import Heuristic, adviser_of
 from agentcompile.advice.arrange import arranged
@@ -22,7 +22,7 @@ from agentcompile.tuning.partitions import question_of
 from agentcompile.tuning.prepared import PreparedModel, prepare
 from agentcompile.tuning.tasks import TuneTask, templates_of
 
-from .result import Judged, Model, Standing, near_of, quick_ns, standing_of
+from .result import Judged, Model, near_of, quick_ns, standing_of
 
 SEEDS = 20
 ROUNDS = 25
@@ -31,16 +31,15 @@ LEAST = 8
 """The fewest candidates of a region whose order is worth comparing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """An adviser that is compared with others.
+Orders = tuple[Sequence[Sequence[str]], int, str]
+"""An adviser's orders of the candidate ids of a question, how many candidates a model ranked itself, and a note."""
 
-    `orders` returns, for one question, the adviser's orders of the candidate ids, how many candidates a model ranked
-    itself, and a note. `answered_by` names the model behind recorded answers.
-    """
+
+class Arm(NamedTuple):
+    """An adviser that is compared with others; `answered_by` names the model behind recorded answers."""
 
     name: str
-    orders: Callable[[Question], tuple[Sequence[Sequence[str]], int, str]]
+    orders: Callable[[Question], Orders]
     answered_by: str = ""
 
 
@@ -55,36 +54,32 @@ def arms_of(text: str) -> tuple[Arm, ...]:
 
 
 def _arm(spec: str) -> Arm:
-    if spec == "random":
-        seeds = [adviser_of(f"random:{seed}") for seed in range(SEEDS)]
-        return Arm(name=spec, orders=lambda asked: ([_ids(asked, one.advise(asked).order) for one in seeds], 0, ""))
     if spec.startswith("replay:"):
         cassette = Cassette(Path(spec.partition(":")[2]))
         if not len(cassette):
-            raise AgentCompileError(
-                f"--arms {spec}: holds no exchange", hint="record one with `agentcompile advise MODEL --record DIR`"
-            )
+            hint = "record one with `agentcompile advise MODEL --record DIR`"
+            raise AgentCompileError(f"--arms {spec}: holds no exchange", hint=hint)
         who = ", ".join(sorted({exchange.answered_by or exchange.model for exchange in cassette.exchanges.values()}))
-        return Arm(name="replay", orders=lambda asked: _replayed(asked, cassette), answered_by=who)
+        return Arm("replay", lambda asked: _replayed(asked, cassette), who)
     if spec.startswith("openai:"):
         hint = "record it with `agentcompile advise MODEL --record DIR`, then name replay:DIR"
         raise AgentCompileError(f"--arms {spec}: a model that answers anew each time is no arm", hint=hint)
-    adviser = adviser_of(spec)
-    return Arm(name=spec, orders=lambda asked: ([_ids(asked, adviser.advise(asked).order)], 0, ""))
+    advisers = [
+        adviser_of(one) for one in ([f"random:{seed}" for seed in range(SEEDS)] if spec == "random" else [spec])
+    ]
+    return Arm(spec, lambda asked: ([_ids(asked, one.advise(asked).order) for one in advisers], 0, ""))
 
 
 def _ids(asked: Question, order: Sequence[str]) -> list[str]:
     """Return the ids of all candidates: those that `order` names first, the others in the order of the space."""
-    named = dict.fromkeys(order)
-    return list(dict.fromkeys([*named, *(candidate.id for candidate in asked.candidates)]))
+    return list(dict.fromkeys([*order, *(candidate.id for candidate in asked.candidates)]))
 
 
-def _replayed(asked: Question, cassette: Cassette) -> tuple[Sequence[Sequence[str]], int, str]:
+def _replayed(asked: Question, cassette: Cassette) -> Orders:
     """Return the recorded model's order of the candidates, completed as in a run: by its hints, then the heuristic."""
     (one,) = prompt_of([asked]).asked
-    found = cassette.recall(one)
+    found, base = cassette.recall(one), Heuristic().advise(asked)
     advice = found.of(one) if found is not None else None
-    base = Heuristic().advise(asked)
     if advice is None:
         return [_ids(asked, base.order)], 0, "nothing is recorded about it: the heuristic's order"
     return [_ids(asked, arranged(advice, base, asked.candidates).order)], len(advice.order), ""
@@ -172,7 +167,11 @@ def _region(
     asked = question_of(subject.space, ready.ceiling, subject.residency)
     region, ids = subject.region, {candidate.label: candidate.id for candidate in asked.candidates}
     ns = {label: time for label, time in ns.items() if label in ids}
-    winner, near = min(ns, key=lambda label: ns[label]), near_of(ns)
+    winner, near = min(ns, key=lambda label: ns[label]), {ids[label] for label in near_of(ns)}
+    standings = []
+    for arm in arms:
+        orders, said, note = arm.orders(asked)
+        standings.append(standing_of(arm.name, orders, ids[winner], near, said=said, note=note))
     return Judged(
         region=region.id,
         name=region.name,
@@ -185,16 +184,5 @@ def _region(
         winner=winner,
         pytorch_ns=round(pytorch_ns, 1),
         ns={label: round(time, 1) for label, time in ns.items()},
-        standings=tuple(_standings(asked, arms, ids[winner], frozenset(ids[label] for label in near))),
+        standings=tuple(standings),
     )
-
-
-def _standings(asked: Question, arms: Sequence[Arm], winner: str, near: frozenset[str]) -> Iterator[Standing]:
-    for arm in arms:
-        orders, said, note = arm.orders(asked)
-        yield standing_of(arm.name, orders, winner, near, said=said, note=note)
-
-
-def answered(arms: Sequence[Arm]) -> Mapping[str, str]:
-    """Return who answered, by arm; arms without recorded answers are absent."""
-    return {arm.name: arm.answered_by for arm in arms if arm.answered_by}

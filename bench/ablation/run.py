@@ -26,7 +26,7 @@ from agentcompile.options import resolve
 from agentcompile.runs.session import environment_error, write_atomically
 from agentcompile.runs.tables import Table
 
-from .judging import answered, arms_of, judged
+from .judging import arms_of, judged
 from .result import FORMAT, WITHIN, Ablation, Judged, Model
 
 
@@ -56,10 +56,9 @@ def run(arguments: Sequence[str]) -> int:
         if not asked.models:
             raise AgentCompileError("ablate: no model was named", hint="agentcompile ablate bench/models/sample")
         result = _made(asked)
-    out: Path | None = asked.out
-    if out is not None:
-        _write(result, out)
-        _draw(result, out)
+    if asked.out is not None:
+        _write(result, asked.out)
+        _draw(result, asked.out)
     print(json.dumps(encode(result), indent=1) if asked.json else "\n".join(report(result)))
     return ExitCode.OK
 
@@ -80,7 +79,7 @@ def _made(asked: argparse.Namespace) -> Ablation:
                 toolchain=target.toolchain,
                 version=agentcompile.__version__,
                 arms=tuple(arm.name for arm in arms),
-                answered_by=dict(answered(arms)),
+                answered_by={arm.name: arm.answered_by for arm in arms if arm.answered_by},
                 models=(*models, model),
             )
 
@@ -135,12 +134,10 @@ def _draw(result: Ablation, out: Path) -> None:
 
     try:
         png, svg = draw(result)
-    except ImportError as error:
-        _say(f"no plot: {error}; pip install 'agentcompile[bench]'")
-        return
-    try:
         write_atomically(out.with_suffix(".png"), png)
         write_atomically(out.with_suffix(".svg"), svg.encode())
+    except ImportError as error:
+        _say(f"no plot: {error}; pip install 'agentcompile[bench]'")
     except OSError as error:
         raise environment_error(error, out.with_suffix(".png")) from error
 
@@ -149,7 +146,7 @@ def report(result: Ablation) -> Iterator[str]:
     """Yield the lines of the report: a table for each model, then each arm's median over all regions."""
     for model in result.models:
         yield f"{model.model}, context {model.context}, weights in {model.residency}"
-        heads = ("region", "points", "near", "winner", "× PyTorch", *(f"{arm}" for arm in result.arms))
+        heads = ("region", "points", "near", "winner", "× PyTorch", *result.arms)
         rows = [_row(region, result.arms) for region in model.regions]
         yield from columns(Table(heads=heads, rows=rows, right=(1, 2, 4, *range(5, 5 + len(result.arms)))))
     yield "An arm's cell: the place of the first candidate within 5 % of the fastest / the winner's place."
@@ -165,12 +162,5 @@ def _row(region: Judged, arms: Sequence[str]) -> tuple[str, ...]:
     for arm in arms:
         found = region.standing(arm)
         cells.append("-" if found is None else f"{found.near_at:g} / {found.winner_at:g}{'*' if found.note else ''}")
-    winner = region.winner.partition("/")[2]
-    return (
-        region.name,
-        str(region.points),
-        str(region.near),
-        winner,
-        f"{region.pytorch_ns / region.ns[region.winner]:.2f}",
-        *cells,
-    )
+    times = f"{region.pytorch_ns / region.ns[region.winner]:.2f}"
+    return (region.name, str(region.points), str(region.near), region.winner.partition("/")[2], times, *cells)

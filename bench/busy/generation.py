@@ -6,25 +6,61 @@ blocks, so that slow changes of the machine's speed affect both.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Protocol
+from typing import Any
 
 from agentcompile.options import Options
-
-from .neighbours import neighbours
 
 _BLOCKS = 4
 _WARM = 2
 """Generations at the start of a block that do not count: caches are cold and the scheduler still moves processes."""
+_SPIN = "print(flush=True)\nwhile True: pass"
+_LAUNCH = """
+import sys, time, torch
+a, small = torch.randn(2048, 2048, device=sys.argv[1], dtype=torch.bfloat16), torch.randn(1 << 14, device=sys.argv[1])
+a @ a
+torch.cuda.synchronize(a.device)
+print(flush=True)
+for turn in range(1 << 60):
+    for _ in range(1 + turn % 40):
+        a @ a
+        small.add_(1.0)
+    torch.cuda.synchronize(a.device)
+    time.sleep(turn % 7 * 1e-3)
+"""
+"""Bursts of matrix products and small kernels of varying length with pauses, like test processes that share a GPU."""
+
+
+@contextmanager
+def neighbours(count: int, device: str = "cpu") -> Iterator[tuple[int, ...]]:
+    """Run `count` processes, not pinned to cores, while the block runs, and yield their process ids.
+
+    Each spins on a core, or launches kernels on `device` if that names a GPU (``cuda:0``). All have begun when the
+    block begins, and all are killed when it ends, however it ends.
+    """
+    command = [sys.executable, "-c", _SPIN] if device == "cpu" else [sys.executable, "-c", _LAUNCH, device]
+    with ExitStack() as started:
+        spinning = []
+        for _ in range(count):
+            one = started.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
+            started.callback(one.kill)  # runs before the wait of Popen's own exit
+            spinning.append(one)
+        for one in spinning:
+            assert one.stdout is not None
+            one.stdout.readline()
+        yield tuple(one.pid for one in spinning)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiles:
-    """The 5 % quantile, the median and the 95 % quantile of generations, in ms."""
+    """The 5 % quantile, the median and the 95 % quantile of at least two generations, in ms."""
 
     count: int
     low_ms: float
@@ -33,21 +69,23 @@ class Quantiles:
 
     @staticmethod
     def of(times_ms: Sequence[float]) -> Quantiles:
-        """Return the quantiles of at least two times."""
+        """Return the quantiles of the times."""
         cuts = quantiles(times_ms, n=20, method="inclusive")
         return Quantiles(count=len(times_ms), low_ms=cuts[0], median_ms=median(times_ms), high_ms=cuts[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """The times of one lock's generations of `tokens` tokens, quiet and beside `spinning` processes."""
+    """The times of one lock's generations of `tokens` tokens, quiet and beside `spinning` processes.
+
+    Those of decoding are without the prompt and the first token.
+    """
 
     tokens: int
     spinning: int
     quiet: Quantiles
     busy: Quantiles
     quiet_decode: Quantiles
-    """Times without the prompt and the first token, like `busy_decode`."""
     busy_decode: Quantiles
 
     @property
@@ -61,26 +99,8 @@ class Generation:
         return self.busy_decode.median_ms / self.quiet_decode.median_ms
 
 
-class Timed(Protocol):
-    """The parts of a completion that are read here."""
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """The tokens made."""
-
-    @property
-    def decode_s(self) -> float:
-        """Seconds from the first token to the last."""
-
-
 def measure_lock(
-    lock: Path,
-    *,
-    spinning: int = 2,
-    tokens: int = 64,
-    runs: int = 200,
-    device: str = "cpu",
-    options: Options,
+    lock: Path, *, spinning: int = 2, tokens: int = 64, runs: int = 200, device: str = "cpu", options: Options
 ) -> Generation:
     """Load `lock` and measure its generations, quiet and beside neighbours on `device`.
 
@@ -90,17 +110,16 @@ def measure_lock(
     import agentcompile
 
     loaded = agentcompile.load(lock, options=options)
+    return measure(
+        lambda: loaded.generate([1, 2, 3, 4, 5], max_new_tokens=tokens, ignore_eos=True),
+        spinning=spinning,
+        runs=runs,
+        device=device,
+    )
 
-    def generate() -> Timed:
-        made = loaded.generate(_PROMPT, max_new_tokens=tokens, ignore_eos=True)
-        assert not isinstance(made, list)
-        return made
 
-    return measure(generate, spinning=spinning, runs=runs, device=device)
-
-
-def measure(generate: Callable[[], Timed], *, spinning: int, runs: int, device: str = "cpu") -> Generation:
-    """Generate at least `runs` times quiet and as often beside `spinning` processes on `device`.
+def measure(generate: Callable[[], Any], *, spinning: int, runs: int, device: str = "cpu") -> Generation:
+    """Generate a completion at least `runs` times quiet and as often beside `spinning` processes on `device`.
 
     Raises:
         ValueError: `runs` gives fewer than two in a block.
@@ -111,34 +130,27 @@ def measure(generate: Callable[[], Timed], *, spinning: int, runs: int, device: 
         raise ValueError(f"runs = {runs} is less than {_BLOCKS + 1}")
     expected = generate().tokens
 
-    def once() -> tuple[float, float]:
-        begin = time.perf_counter()
-        made = generate()
-        spent = time.perf_counter() - begin
-        if made.tokens != expected:
-            raise RuntimeError(f"a generation beside {spinning} spinning processes made other tokens")
-        return spent * 1e3, made.decode_s * 1e3
+    def block() -> list[tuple[float, float]]:
+        times = []
+        for _ in range(_WARM + each):
+            begin = time.perf_counter()
+            made = generate()
+            times.append(((time.perf_counter() - begin) * 1e3, made.decode_s * 1e3))
+            if made.tokens != expected:
+                raise RuntimeError(f"a generation beside {spinning} spinning processes made other tokens")
+        return times[_WARM:]
 
-    quiet: list[tuple[float, float]] = []
-    busy: list[tuple[float, float]] = []
+    quiet, busy = list[tuple[float, float]](), list[tuple[float, float]]()
     for _ in range(_BLOCKS):
-        quiet += _block(once, each)
+        quiet += block()
         with neighbours(spinning, device):
-            busy += _block(once, each)
+            busy += block()
+    (quiet_ms, quiet_decode_ms), (busy_ms, busy_decode_ms) = zip(*quiet, strict=True), zip(*busy, strict=True)
     return Generation(
         tokens=len(expected),
         spinning=spinning,
-        quiet=Quantiles.of([whole for whole, _ in quiet]),
-        busy=Quantiles.of([whole for whole, _ in busy]),
-        quiet_decode=Quantiles.of([decode for _, decode in quiet]),
-        busy_decode=Quantiles.of([decode for _, decode in busy]),
+        quiet=Quantiles.of(quiet_ms),
+        busy=Quantiles.of(busy_ms),
+        quiet_decode=Quantiles.of(quiet_decode_ms),
+        busy_decode=Quantiles.of(busy_decode_ms),
     )
-
-
-def _block(once: Callable[[], tuple[float, float]], count: int) -> list[tuple[float, float]]:
-    for _ in range(_WARM):
-        once()
-    return [once() for _ in range(count)]
-
-
-_PROMPT = [1, 2, 3, 4, 5]

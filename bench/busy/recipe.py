@@ -31,11 +31,11 @@ from ..harness.numbers import at_least, seconds
 from ..harness.records import nameless, revision
 from ..harness.serving import command_of
 from ..models.locate import MAKERS, SAMPLE
-from .generation import Generation, measure_lock
-from .neighbours import neighbours
+from .generation import Generation, measure_lock, neighbours
 
 VERSION = 1
 PROMPT = "def main():"
+_TIMED = ("search", "choose", "cover", "admit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +70,12 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", default="sample", help="a checkpoint's folder, or the name of one that is made")
     parser.add_argument("--target", default="cpu", help="what it is compiled for, and what the neighbours use: cuda:0")
     parser.add_argument("--seconds", type=seconds, default=120, help="what each search and its step tuning may take")
-    parser.add_argument(
-        "--spinning", type=at_least(0), default=2, help="neighbours: processes that only use the target"
-    )
+    beside = "neighbours: processes that only use the target"
+    parser.add_argument("--spinning", type=at_least(0), default=2, help=beside)
     parser.add_argument("--context", type=at_least(0), default=0, help="of the compile; 0: the default")
     parser.add_argument("--runs", type=at_least(5), default=100, help="generations of 64 tokens, quiet and busy each")
-    parser.add_argument(
-        "--eager-runs", type=at_least(1), default=3, help="generations beside PyTorch eager, of each lock"
-    )
+    eager = "generations beside PyTorch eager, of each lock"
+    parser.add_argument("--eager-runs", type=at_least(1), default=3, help=eager)
     parser.add_argument("--out", type=Path, default=Path("busy.json"))
     asked, begun = parser.parse_args(list(arguments)), revision()
     with tempfile.TemporaryDirectory(prefix="bench-busy-") as name:
@@ -109,23 +107,23 @@ def run(arguments: Sequence[str]) -> int:
 
 def _write(
     asked: argparse.Namespace,
-    arguments: Sequence[str],
-    begun: Mapping[str, Any],
+    words: Sequence[str],
+    begun: Any,
     compiles: Sequence[Compiled],
-    generated: Generation | None = None,
+    made: Generation | None = None,
 ) -> None:
     """Write the results so far to the result file."""
-    made = {**asdict(generated), "ratio": generated.ratio, "decode_ratio": generated.decode_ratio} if generated else {}
+    told = {**asdict(made), "ratio": made.ratio, "decode_ratio": made.decode_ratio} if made else {}
     result = {
         "version": VERSION,
-        "command": " ".join(["agentcompile", "bench", "busy", *nameless(list(arguments))]),
+        "command": " ".join(["agentcompile", "bench", "busy", *nameless(words)]),
         "revision": begun,
         "machine": encode(this_machine(resolve({"target": asked.target}).options).target),
         "model": Path(asked.model).name,
         "seconds": asked.seconds,
         "compiles": [asdict(one) for one in compiles],
-        "generation": {name: round(one, 3) if isinstance(one, float) else one for name, one in made.items()},
-        "figures": figures(compiles, generated),
+        "generation": {name: round(one, 3) if isinstance(one, float) else one for name, one in told.items()},
+        "figures": figures(compiles, made),
     }
     asked.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
@@ -145,13 +143,10 @@ def figures(compiles: Sequence[Compiled], generated: Generation | None) -> Mappi
         "speed-up of the busy lock, quiet machine": busy.speedup,
         "busy lock's share of the quiet speed-up": busy.speedup / quiet.speedup,
     }
-    if generated is None:
-        return found
-    return {
-        **found,
-        "generation beside neighbours over quiet": generated.ratio,
-        "decode beside neighbours over quiet": generated.decode_ratio,
-    }
+    if generated is not None:
+        found["generation beside neighbours over quiet"] = generated.ratio
+        found["decode beside neighbours over quiet"] = generated.decode_ratio
+    return found
 
 
 def compiled(model: Path, folder: Path, spinning: int, asked: argparse.Namespace) -> Compiled:
@@ -184,20 +179,15 @@ def compiled(model: Path, folder: Path, spinning: int, asked: argparse.Namespace
     return found
 
 
-_TIMED = ("search", "choose", "cover", "admit")
-
-
 def kernel_share(regions: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]]) -> float:
     """Return the share of the roofline floor of a plan's parts that kernels serve."""
-    rows = {row["region"]: row for row in regions}
-
-    def floor(part: Mapping[str, Any]) -> float:
+    rows, floors = {row["region"]: row for row in regions}, {"kernel": 0.0, "all": 0.0}
+    for part in parts:
         row = rows[part["region"]]
-        return float(row["share"] * (len(part["sites"]) or row["sites"]) / max(row["sites"], 1))
-
-    served: float = sum(floor(part) for part in parts if part["choice"]["kind"] == "kernel")
-    whole: float = sum(map(floor, parts))
-    return served / whole
+        floor = row["share"] * (len(part["sites"]) or row["sites"]) / max(row["sites"], 1)
+        floors["all"] += floor
+        floors["kernel"] += floor if part["choice"]["kind"] == "kernel" else 0.0
+    return floors["kernel"] / floors["all"]
 
 
 def _agentcompile(words: Sequence[str], environment: Mapping[str, str]) -> Any:
@@ -206,12 +196,8 @@ def _agentcompile(words: Sequence[str], environment: Mapping[str, str]) -> Any:
     Raises:
         AgentCompileError: the command failed; the message has the end of its stderr.
     """
-    ran = subprocess.run(
-        [*command_of("agentcompile", environment), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [*command_of("agentcompile", environment), *words]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != 0:
         text = ran.stderr.strip().splitlines()[-2:]
         raise AgentCompileError(f"{' '.join(words[:2])}: exit {ran.returncode}: {' '.join(text)}")
