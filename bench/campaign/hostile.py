@@ -35,9 +35,8 @@ def honest(asked: list[dict[str, Any]], rng: random.Random) -> dict[str, Any]:
     for one in asked:
         ids = [row[0] for row in one["candidates"]]
         rng.shuffle(ids)
-        ranking = [
-            {"candidate": id, "rationale": rng.choice(("", "wide", INJECTED))} for id in ids[: rng.randint(1, 8)]
-        ]
+        named = ids[: rng.randint(1, 8)]
+        ranking = [{"candidate": id, "rationale": rng.choice(("", "wide", INJECTED))} for id in named]
         item = {"region": one["region"], "label": {"text": "a product", "rationale": ""}, "claims": [], "hints": []}
         regions.append({**item, "ranking": ranking, "risks": []})
     return {"regions": regions}
@@ -48,15 +47,8 @@ def said(value: object, **more: object) -> Play:
     text = value if isinstance(value, str) else json.dumps(value)
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
     usage = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
-    whole = {
-        "id": "x",
-        "object": "chat.completion",
-        "created": 0,
-        "model": INJECTED,
-        "choices": [choice],
-        "usage": usage,
-    }
-    return Play(body=json.dumps({**whole, **more}).encode())
+    whole = {"id": "x", "object": "chat.completion", "created": 0, "model": INJECTED, "choices": [choice]}
+    return Play(body=json.dumps({**whole, "usage": usage, **more}).encode())
 
 
 def _junk(rng: random.Random, depth: int = 0) -> object:
@@ -115,10 +107,8 @@ def _text(asked: list[dict[str, Any]], rng: random.Random) -> str:
     whole = json.dumps(honest(asked, rng))
     block = f"```json\n{whole}\n```"
     cut = whole[: rng.randrange(len(whole))]
-    nested = "[" * 100_000
-    return rng.choice(
-        (f"Sure!\n{block}\n", f"{block}\n{block}", f"```json\n{cut}\n```", cut, nested, '{"regions":' * 5000, "")
-    )
+    fenced = (f"Sure!\n{block}\n", f"{block}\n{block}", f"```json\n{cut}\n```")
+    return rng.choice((*fenced, cut, "[" * 100_000, '{"regions":' * 5000, ""))
 
 
 _USAGES: tuple[object, ...] = (None, {}, {"prompt_tokens": -5}, {"prompt_tokens": 1 << 80})

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, cast
 
 from agentcompile.ir.evaluate import evaluate
 from agentcompile.ir.expr import parse
@@ -28,8 +27,7 @@ _DIRECTIVE = re.compile(r"[ \t]*#[ \t]*(\w+)[ \t]*(.*)")
 _LINE = re.compile(r'^#line (\d+) "([^"\n]*)"$', re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class Token(NamedTuple):
     """One token, whose text is at [start, end)."""
 
     kind: TokenKind
@@ -41,12 +39,8 @@ class Token:
 def tokens(text: str) -> tuple[Token, ...]:
     """Return the tokens that a compiler reads after the prologue, which ends at the first `#line`."""
     body, begin = _without_dropped(text), prologue_end(text)
-    found: list[Token] = []
-    for match in _TOKEN.finditer(body, begin):
-        kind = match.lastgroup
-        if kind in ("name", "number", "operator", "text"):
-            found.append(Token(kind=kind, text=match.group(), start=match.start(), end=match.end()))  # type: ignore[arg-type]
-    return tuple(found)
+    found = ((cast(TokenKind, match.lastgroup), match) for match in _TOKEN.finditer(body, begin))
+    return tuple(Token(kind, match[0], *match.span()) for kind, match in found if match.lastgroup != "skipped")
 
 
 def prologue_end(text: str) -> int:
@@ -87,8 +81,7 @@ def _without_dropped(text: str) -> str:
     return "".join(lines)
 
 
-@dataclass(slots=True)
-class _Branch:
+class _Branch(NamedTuple):
     """One `#if`: whether the current branch is taken (`here`), and whether any branch has been (`done`)."""
 
     here: bool
@@ -97,21 +90,20 @@ class _Branch:
 
 def _direct(name: str, rest: str, taken: list[_Branch], defined: dict[str, int]) -> None:
     live = all(branch.here for branch in taken)
-    if name in ("if", "ifdef", "ifndef"):
-        asked = rest if name == "if" else f"{'!' if name == 'ifndef' else ''}defined({rest})"
-        holds = live and _holds(asked, defined)
-        taken.append(_Branch(here=holds, done=holds or not live))
-    elif name == "elif":
-        here = not taken[-1].done and _holds(rest, defined)
-        taken[-1] = _Branch(here=here, done=taken[-1].done or here)
-    elif name == "else":
-        taken[-1] = _Branch(here=not taken[-1].done, done=True)
-    elif name == "endif":
-        taken.pop()
-    elif name == "define" and live:
-        words = rest.split()
-        if len(words) == 2 and words[1].isdigit():
-            defined[words[0]] = int(words[1])
+    match name:
+        case "if" | "ifdef" | "ifndef":
+            asked = rest if name == "if" else f"{'!' if name == 'ifndef' else ''}defined({rest})"
+            holds = live and _holds(asked, defined)
+            taken.append(_Branch(here=holds, done=holds or not live))
+        case "elif" | "else":
+            here = not taken[-1].done and (name == "else" or _holds(rest, defined))
+            taken[-1] = _Branch(here=here, done=taken[-1].done or here)
+        case "endif":
+            taken.pop()
+        case "define" if live:
+            words = rest.split()
+            if len(words) == 2 and words[1].isdigit():
+                defined[words[0]] = int(words[1])
 
 
 _ARCHITECTURE = {"__CUDA_ARCH__": 900}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Mapping
 
@@ -38,23 +39,17 @@ def _lines(data: bytes, draw: random.Random) -> bytes:
     return b"\n".join(lines)
 
 
-def _value(data: bytes, draw: random.Random) -> bytes:
-    """Replace one value by an odd one, or by another value of the file."""
+def _row(data: bytes, draw: random.Random, *, of_key: bool) -> bytes:
+    """Replace one key or one value by an odd one, or by another of the file."""
     lines = data.split(b"\n")
     valued = [at for at, line in enumerate(lines) if b" = " in line]
     at = draw.choice(valued)
-    key, _, _ = lines[at].partition(b" = ")
-    other = lines[draw.choice(valued)].partition(b" = ")[2]
-    lines[at] = key + b" = " + (draw.choice(_ODD) if draw.random() < 0.6 else other)
-    return b"\n".join(lines)
-
-
-def _key(data: bytes, draw: random.Random) -> bytes:
-    lines = data.split(b"\n")
-    valued = [at for at, line in enumerate(lines) if b" = " in line]
-    at, other = draw.choice(valued), draw.choice(valued)
-    key = lines[other].partition(b" = ")[0] if draw.random() < 0.5 else draw.choice(_ODD)[:40]
-    lines[at] = key + b" = " + lines[at].partition(b" = ")[2]
+    row, other = (lines[at].split(b" = ", 1) for at in (at, draw.choice(valued)))
+    if of_key:
+        row[0] = other[0] if draw.random() < 0.5 else draw.choice(_ODD)[:40]
+    else:
+        row[1] = draw.choice(_ODD) if draw.random() < 0.6 else other[1]
+    lines[at] = b" = ".join(row)
     return b"\n".join(lines)
 
 
@@ -93,8 +88,8 @@ def _spaced(data: bytes, draw: random.Random) -> bytes:
 SPOILS: Mapping[str, Spoil] = {
     "bytes flipped": _flipped,
     "lines moved": _lines,
-    "a value changed": _value,
-    "a key changed": _key,
+    "a value changed": functools.partial(_row, of_key=False),
+    "a key changed": functools.partial(_row, of_key=True),
     "cut": _cut,
     "something inserted": _inserted,
     "digits changed": _digits,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,31 +33,37 @@ class Ground:
 
 
 Forge = Callable[[Lock, Ground, random.Random], Lock]
+Change = Callable[[LockChoice, Lock, Ground, random.Random], LockChoice]
 _NUMBERS = (-1, 0, 1, 2, 3, 7, 48, 63, 64, 65, 1023, 2**31, 2**40, 2**62)
 _PLACES = (
     "/", "/etc", "~", "~root", "../../../..", "../../../../..", "a/../b", "./x", "\0", "x\0y", "/dev/zero", "preset:",
     "preset:../x", "preset:tiny-qwen3", "preset:none", "\\\\host\\x", "", "x" * 5000, "/proc/self/root", "\u202e",
 )  # fmt: skip
+_SWAPPED = (
+    "source", "template", "template_digest", "region", "region name", "region name sites at",
+    "template template_digest", "params source", "template template_digest params source use decided_by", "at sites",
+)  # fmt: skip
+"""Fields that are copied together from one choice to another."""
 _DIGESTS = ("0" * 64, "f" * 64, "", "0", "F" * 64, "g" * 64, "../" * 21 + "x")
 
 
-def _with(lock: Lock, draw: random.Random, change: Callable[[LockChoice], LockChoice]) -> Lock:
-    """Return the lock with one drawn choice changed by `change`; the same lock when the drawn plan has no choices."""
-    at = draw.randrange(len(lock.plan))
-    plan = lock.plan[at]
-    if not plan.choices:
-        return lock
-    chosen = draw.randrange(len(plan.choices))
-    choices = [change(one) if i == chosen else one for i, one in enumerate(plan.choices)]
-    return _planned(lock, at, replace(plan, choices=tuple(choices)))
+def _of_a_choice(change: Change) -> Forge:
+    """Return a forgery that changes one drawn choice of a drawn plan, and nothing where the plan has no choices."""
+
+    def forge(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+        at = draw.randrange(len(lock.plan))
+        choices = list(lock.plan[at].choices)
+        if not choices:
+            return lock
+        chosen = draw.randrange(len(choices))
+        choices[chosen] = change(choices[chosen], lock, ground, draw)
+        return _planned(lock, at, replace(lock.plan[at], choices=tuple(choices)))
+
+    return forge
 
 
 def _planned(lock: Lock, at: int, plan: LockPlan) -> Lock:
     return replace(lock, plan=(*lock.plan[:at], plan, *lock.plan[at + 1 :]))
-
-
-def _kernels(lock: Lock) -> list[LockChoice]:
-    return [choice for plan in lock.plan for choice in plan.choices if choice.use == "kernel"]
 
 
 def layouts_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
@@ -75,41 +82,27 @@ def layouts_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
     return replace(lock, layouts={} if draw.random() < 0.1 else held)
 
 
-def params_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+@_of_a_choice
+def params_of(choice: LockChoice, lock: Lock, ground: Ground, draw: random.Random) -> LockChoice:
     """Change the value of a parameter, remove one or add one."""
-
-    def change(choice: LockChoice) -> LockChoice:
-        params: dict[str, Any] = dict(choice.params)
-        name = draw.choice([*params, "ROWS", "X", "__init__"])
-        if draw.random() < 0.2:
-            params.pop(name, None)
-        else:
-            params[name] = draw.choice([*_NUMBERS, *(v * 2 for v in params.values() if isinstance(v, int)), "1", ""])
-        return replace(choice, params=params)
-
-    return _with(lock, draw, change)
+    params: dict[str, Any] = dict(choice.params)
+    name = draw.choice([*params, "ROWS", "X", "__init__"])
+    if draw.random() < 0.2:
+        params.pop(name, None)
+    else:
+        params[name] = draw.choice([*_NUMBERS, *(v * 2 for v in params.values() if isinstance(v, int)), "1", ""])
+    return replace(choice, params=params)
 
 
 def swapped(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
     """Copy some fields of one kernel's choice to another choice, of the same plan or another."""
-    if not (kernels := _kernels(lock)):
+    kernels = [choice for plan in lock.plan for choice in plan.choices if choice.use == "kernel"]
+    if not kernels:
         return lock
     giver = draw.choice(kernels)
-    fields = draw.choice(
-        (
-            ("source",),
-            ("template",),
-            ("template_digest",),
-            ("region",),
-            ("region", "name"),
-            ("region", "name", "sites", "at"),
-            ("template", "template_digest"),
-            ("params", "source"),
-            ("template", "template_digest", "params", "source", "use", "decided_by"),
-            ("at", "sites"),
-        )
-    )
-    return _with(lock, draw, lambda one: replace(one, **{name: getattr(giver, name) for name in fields}))
+    fields = draw.choice(_SWAPPED).split()
+    copied = {name: getattr(giver, name) for name in fields}
+    return _of_a_choice(lambda choice, *_: replace(choice, **copied))(lock, ground, draw)
 
 
 def choices_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
@@ -131,9 +124,8 @@ def choices_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
             draw.shuffle(choices)
         case 4:
             sites = draw.choice(((), (0,), (0, 1), (1, 0), (0, 0), (-1,), (10**9,), tuple(range(one.sites))))
-            choices[choices.index(one)] = replace(
-                one, at=sites, sites=draw.choice((one.sites, len(sites) or one.sites))
-            )
+            count = draw.choice((one.sites, len(sites) or one.sites))
+            choices[choices.index(one)] = replace(one, at=sites, sites=count)
         case _:
             choices = []
     return _planned(lock, at, replace(lock.plan[at], choices=tuple(choices)))
@@ -208,7 +200,8 @@ def words_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
             return replace(lock, policy=replace(lock.policy, settings={"alpha": "1", "x": ""}))
         case 2:
             by: Any = draw.choice(("measured", "adviser", "human", "fallback"))
-            return _with(lock, draw, lambda one: replace(one, decided_by=by, reason="\x1b]0;x\x07", approval="\0"))
+            told = {"decided_by": by, "reason": "\x1b]0;x\x07", "approval": "\0"}
+            return _of_a_choice(lambda choice, *_: replace(choice, **told))(lock, ground, draw)
         case 3:
             rows = tuple(replace(row, median_ns=draw.choice(_NUMBERS)) for row in lock.evidence.regions)
             return replace(lock, evidence=replace(lock.evidence, regions=rows, advice=("x",)))
@@ -216,100 +209,76 @@ def words_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
             return replace(lock, revision=draw.choice((0, 1, 2, -1, 2**40)))
 
 
-def fallen(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+@_of_a_choice
+def fallen(choice: LockChoice, lock: Lock, ground: Ground, draw: random.Random) -> LockChoice:
     """Turn a kernel into a fallback to PyTorch: another plan with the same results."""
-
-    def change(choice: LockChoice) -> LockChoice:
-        return replace(
-            choice, use="fallback", template="", template_digest="", source="", params={}, decided_by="human"
-        )
-
-    return _with(lock, draw, change)
+    return replace(choice, use="fallback", template="", template_digest="", source="", params={}, decided_by="human")
 
 
-def another_kernel(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+@_of_a_choice
+def another_kernel(choice: LockChoice, lock: Lock, ground: Ground, draw: random.Random) -> LockChoice:
     """Choose any template at any parameters of its domains, with the source that it really gives."""
-
-    def change(choice: LockChoice) -> LockChoice:
-        region = ground.regions.get(choice.region)
-        serving = [one for one in ground.templates.templates if region is not None and one.region == region.kind]
-        if region is None or not serving:
-            return choice
-        template = draw.choice(serving)
-        return _made(choice, template, region, lock, ground, draw)
-
-    return _with(lock, draw, change)
-
-
-def _made(
-    choice: LockChoice, template: Template, region: Region, lock: Lock, ground: Ground, draw: random.Random
-) -> LockChoice:
+    region = ground.regions.get(choice.region)
+    serving = [one for one in ground.templates.templates if region is not None and one.region == region.kind]
+    if region is None or not serving:
+        return choice
+    template = draw.choice(serving)
     params = tuple((param.name, draw.choice(param.domain)) for param in template.params)
     source = specialise(template, region, params, lock.target.target())
     fields: dict[str, Any] = {"template": template.id, "template_digest": template.digest, "params": dict(params)}
     return replace(choice, use="kernel", source=source.digest, decided_by="measured", **fields)
 
 
-def forged_source(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+@_of_a_choice
+def forged_source(choice: LockChoice, lock: Lock, ground: Ground, draw: random.Random) -> LockChoice:
     """Choose a source with another launch, workspace, flag, constant or text, in the bundle under its own digest."""
-
-    def change(choice: LockChoice) -> LockChoice:
-        source = ground.kept.source(choice.source) if choice.use == "kernel" else None
-        if source is None or not source.launches:
-            return choice
-        first = source.launches[0]
-        spaces = tuple((name, dtype, draw.choice((0, 1, count // 2)), not zeroed)
-                       for name, dtype, count, zeroed in source.workspaces)  # fmt: skip
-        forged = draw.choice(
-            (
-                replace(source, workspaces=spaces or (("more", "fp32", 4, True),)),
-                replace(source, launches=(*source.launches, first)),
-                replace(source, launches=(replace(first, arguments=tuple(reversed(first.arguments))),)),
-                replace(source, launches=(replace(first, entry="main"),)),
-                replace(source, flags=(*source.flags, "-ffast-math")),
-                replace(source, text=source.text.replace(" = 2;", " = 1;").replace(" = 64;", " = 32;")),
-                replace(source, text=source.text.replace("+", "-")),
-                replace(source, text=source.text + "\n// more\n"),
-            )
-        )
-        return replace(choice, source=ground.keep(forged))
-
-    return _with(lock, draw, change)
+    source = ground.kept.source(choice.source) if choice.use == "kernel" else None
+    if source is None or not source.launches:
+        return choice
+    first, text = source.launches[0], source.text
+    spaces = tuple(
+        (name, dtype, draw.choice((0, 1, count // 2)), not zeroed) for name, dtype, count, zeroed in source.workspaces
+    )
+    changes: tuple[dict[str, Any], ...] = (
+        {"workspaces": spaces or (("more", "fp32", 4, True),)},
+        {"launches": (*source.launches, first)},
+        {"launches": (replace(first, arguments=tuple(reversed(first.arguments))),)},
+        {"launches": (replace(first, entry="main"),)},
+        {"flags": (*source.flags, "-ffast-math")},
+        {"text": text.replace(" = 2;", " = 1;").replace(" = 64;", " = 32;")},
+        {"text": text.replace("+", "-")},
+        {"text": text + "\n// more\n"},
+    )
+    return replace(choice, source=ground.keep(replace(source, **draw.choice(changes))))
 
 
-def forged_template(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
+@_of_a_choice
+def forged_template(choice: LockChoice, lock: Lock, ground: Ground, draw: random.Random) -> LockChoice:
     """Choose a template with other declarations, in the bundle under its own digest.
 
     Half of the time, the choice also gets the source that the template gives.
     """
-
-    def change(choice: LockChoice) -> LockChoice:
-        region, known = ground.regions.get(choice.region), ground.kept.template(choice.template_digest)
-        if choice.use != "kernel" or region is None or known is None:
-            return choice
-        forged = draw.choice(
-            (
-                replace(known, about="another"),
-                replace(known, layouts=()),
-                replace(known, layouts=(*known.layouts[:-1], ("w", "rows16-k1"))),
-                replace(known, requires=()),
-                replace(known, workspaces=()),
-                replace(known, id="linear/other"),
-                replace(known, region="rmsnorm"),
-                replace(known, source=known.source.replace("+", "-")),
-                replace(known, launches=known.launches[:-1]),
-            )
-        )
-        made = replace(choice, template_digest=ground.keep(forged), template=forged.id)
-        if draw.random() < 0.5:
-            return made
-        try:
-            return replace(made, source=ground.keep(specialise(forged, region, tuple(choice.params.items()),
-                                                               lock.target.target())))  # fmt: skip
-        except (KeyError, IndexError):
-            return made
-
-    return _with(lock, draw, change)
+    region, known = ground.regions.get(choice.region), ground.kept.template(choice.template_digest)
+    if choice.use != "kernel" or region is None or known is None:
+        return choice
+    changes: tuple[dict[str, Any], ...] = (
+        {"about": "another"},
+        {"layouts": ()},
+        {"layouts": (*known.layouts[:-1], ("w", "rows16-k1"))},
+        {"requires": ()},
+        {"workspaces": ()},
+        {"id": "linear/other"},
+        {"region": "rmsnorm"},
+        {"source": known.source.replace("+", "-")},
+        {"launches": known.launches[:-1]},
+    )
+    forged = replace(known, **draw.choice(changes))
+    made = replace(choice, template_digest=ground.keep(forged), template=forged.id)
+    if draw.random() >= 0.5:
+        with suppress(KeyError, IndexError):
+            source = specialise(forged, region, tuple(choice.params.items()), lock.target.target())
+            return replace(made, source=ground.keep(source))
+    return made
 
 
 FORGERIES: Mapping[str, Forge] = {

@@ -26,7 +26,8 @@ def code_digest(image: bytes) -> str:
     if not image.startswith(_MAGIC):
         return digest_bytes("image/1", image)
     machine = struct.unpack_from("<H", image, 18)[0]
-    at, size, count, names = _table(image)
+    # The section table's offset, entry size and count, and the index of the section that holds the names.
+    at, (size, count, names) = struct.unpack_from("<Q", image, 40)[0], struct.unpack_from("<HHH", image, 58)
     headers = [struct.unpack_from("<IIQQQQIIQQ", image, at + i * size) for i in range(count)]
     strings = headers[names][4]
     parts, globals_read = [], machine != _CUDA
@@ -42,13 +43,6 @@ def code_digest(image: bytes) -> str:
             parts.append(f"{label} {length}".encode())
     left = parts if globals_read else [part for part in parts if not part.startswith(_GLOBALS)]
     return digest_bytes("code/1", b"\1".join(left))
-
-
-def _table(image: bytes) -> tuple[int, int, int, int]:
-    """Return the section table's offset, entry size and count, and the index of the section that holds the names."""
-    at = struct.unpack_from("<Q", image, 40)[0]
-    size, count, names = struct.unpack_from("<HHH", image, 58)
-    return at, size, count, names
 
 
 def _reads_globals(code: bytes) -> bool:

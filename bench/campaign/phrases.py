@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from itertools import pairwise
 
 from .lexing import Token
 
@@ -23,11 +23,8 @@ class Code:
     def __init__(self, text: str, tokens: Sequence[Token]) -> None:
         self.text = text
         self.tokens = tuple(tokens)
-
-    @cached_property
-    def partner(self) -> dict[int, int]:
-        """The index of the matching bracket, by the index of either."""
-        found, open = dict[int, int](), list[int]()
+        self.partner = dict[int, int]()
+        open = list[int]()
         for i, token in enumerate(self.tokens):
             if token.kind != "operator":
                 continue
@@ -35,8 +32,7 @@ class Code:
                 open.append(i)
             elif token.text in _PAIRS.values() and open and _PAIRS[self.tokens[open[-1]].text] == token.text:
                 begin = open.pop()
-                found[begin], found[i] = i, begin
-        return found
+                self.partner[begin], self.partner[i] = i, begin
 
     def at(self, index: int) -> str:
         """Return the text of a token; empty for an index out of range."""
@@ -50,15 +46,19 @@ class Code:
         token = self.tokens[index]
         return self.text[token.start - 1].isspace() and self.text[token.end : token.end + 1].isspace()
 
+    def outside(self, index: int, end: int | None = None) -> Iterator[int]:
+        """Yield the indices from `index` to before `end` (default: to the last), but for what is in brackets."""
+        while index < (len(self.tokens) if end is None else end):
+            yield index
+            index = self.partner.get(index, index) + 1
+
     def clause_end(self, index: int) -> int:
         """Return the index of the first `;` or `,` from `index` on outside brackets, or of the enclosing bracket.
 
         The enclosing bracket is the closing one; the result is the number of tokens when none of these follows.
         """
-        at = index
-        while at < len(self.tokens) and self.at(at) not in (";", ",", ")", "]", "}"):
-            at = self.partner.get(at, at) + 1
-        return at
+        ends = (at for at in self.outside(index) if self.at(at) in (";", ",", ")", "]", "}"))
+        return next(ends, len(self.tokens))
 
     def condition_before(self, index: int) -> int | None:
         """Return the offset where the condition before a question mark begins; None when it cannot be determined."""
@@ -71,12 +71,10 @@ class Code:
 def statements(code: Code) -> Iterator[tuple[int, int]]:
     """Yield expression statements, as the indices of the first token and of the semicolon."""
     for i, token in enumerate(code.tokens):
-        if not _begins(code, i) or token.text in _DECLARING or token.kind == "number":
-            continue
-        end = _semicolon(code, i)
-        if end is None or end == i or _declares(code, i):
-            continue
-        yield i, end
+        if _begins(code, i) and token.text not in _DECLARING and token.kind != "number":
+            end = _semicolon(code, i)
+            if end is not None and end > i and not _declares(code, i):
+                yield i, end
 
 
 def _begins(code: Code, index: int) -> bool:
@@ -106,12 +104,8 @@ def _in_header(code: Code, index: int) -> bool:
 
 def _semicolon(code: Code, index: int) -> int | None:
     """Return the semicolon that ends what begins at `index`; None when a closing bracket comes first."""
-    at = index
-    while at < len(code.tokens) and code.at(at) != ";":
-        if code.at(at) in (")", "]", "}"):
-            return None
-        at = code.partner.get(at, at) + 1
-    return at if at < len(code.tokens) else None
+    end = next((at for at in code.outside(index) if code.at(at) in (";", ")", "]", "}")), -1)
+    return end if code.at(end) == ";" else None
 
 
 def _declares(code: Code, index: int) -> bool:
@@ -157,15 +151,11 @@ def statement_ends(code: Code, index: int) -> int:
 def increments(code: Code) -> Iterator[tuple[int, int]]:
     """Yield the third part of every `for` header, as the indices of its first and last token."""
     for i, token in enumerate(code.tokens):
-        if token.text != "for" or code.at(i + 1) != "(" or i + 1 not in code.partner:
-            continue
-        end, at, semicolons = code.partner[i + 1], i + 2, []
-        while at < end:
-            if code.at(at) == ";":
-                semicolons.append(at)
-            at = code.partner.get(at, at) + 1
-        if len(semicolons) == 2 and semicolons[1] + 1 < end:
-            yield semicolons[1] + 1, end - 1
+        if token.text == "for" and code.at(i + 1) == "(" and i + 1 in code.partner:
+            end = code.partner[i + 1]
+            semicolons = [at for at in code.outside(i + 2, end) if code.at(at) == ";"]
+            if len(semicolons) == 2 and semicolons[1] + 1 < end:
+                yield semicolons[1] + 1, end - 1
 
 
 def arguments(code: Code) -> Iterator[list[tuple[int, int]]]:
@@ -176,13 +166,9 @@ def arguments(code: Code) -> Iterator[list[tuple[int, int]]]:
         before = code.tokens[i - 1]
         if not (before.kind == "name" or before.text == ">") or before.text in _DECLARING or _defines(code, i):
             continue
-        end, at, spans, begin = code.partner[i], i + 1, [], i + 1
-        while at <= end:
-            if at == end or code.at(at) == ",":
-                if at > begin:
-                    spans.append((code.tokens[begin].start, code.tokens[at - 1].end))
-                begin = at + 1
-            at = end + 1 if at == end else code.partner.get(at, at) + 1
+        end = code.partner[i]
+        commas = [i, *(at for at in code.outside(i + 1, end) if code.at(at) == ","), end]
+        spans = [(code.tokens[a + 1].start, code.tokens[b - 1].end) for a, b in pairwise(commas) if b > a + 1]
         if len(spans) > 1:
             yield spans
 
@@ -206,10 +192,9 @@ def declared(code: Code, opening: int) -> bool:
     if code.at(at) == ")":  # a reference to an array: float (&sum)[GROUP][D]
         return True
     before = code.tokens[at - 1] if at else None
-    return before is not None and ((before.kind == "name" and before.text not in _KEYWORDS) or before.text == ">")
-
-
-_KEYWORDS = ("return", "else", "case")
+    return before is not None and (
+        (before.kind == "name" and before.text not in ("return", "else", "case")) or before.text == ">"
+    )
 
 
 def operand_after(code: Code, index: int) -> int:
