@@ -81,24 +81,23 @@ def _begins(code: Code, index: int) -> bool:
     """Return whether a statement begins here: after one, after a brace, or as the body of `if`, `for` or `else`."""
     before = code.at(index - 1)
     if before in (";", "{", "}", "else"):
-        return code.at(index) not in ("}", ";", "{", ")", "]") and not _in_header(code, index)
+        return code.at(index) not in ("}", ";", "{", ")", "]") and not in_parentheses(code, index)
     if before == ")" and index - 1 in code.partner:
         head = code.partner[index - 1] - 1
         return code.at(head) in ("if", "for", "while", "constexpr") and code.at(index) not in ("{", ";")
     return False
 
 
-def _in_header(code: Code, index: int) -> bool:
-    """Return whether the semicolon before is one in a `for` header."""
-    depth, at = 0, index - 1
-    while at >= 0 and code.at(at) not in ("{", "}"):
-        if code.at(at) == ")":
-            depth += 1
-        elif code.at(at) == "(":
-            depth -= 1
-            if depth < 0:
-                return True
-        at -= 1
+def in_parentheses(code: Code, index: int) -> bool:
+    """Return whether the nearest enclosing bracket is no brace: semicolons in a `for` header end no statement."""
+    at = index - 1
+    while at >= 0:
+        if code.at(at) in (")", "]", "}") and at in code.partner:
+            at = code.partner[at] - 1
+        elif code.at(at) in ("(", "[", "{"):
+            return code.at(at) != "{"
+        else:
+            at -= 1
     return False
 
 
@@ -191,10 +190,8 @@ def declared(code: Code, opening: int) -> bool:
         at = code.partner[at] - 1
     if code.at(at) == ")":  # a reference to an array: float (&sum)[GROUP][D]
         return True
-    before = code.tokens[at - 1] if at else None
-    return before is not None and (
-        (before.kind == "name" and before.text not in ("return", "else", "case")) or before.text == ">"
-    )
+    kind, text = (code.tokens[at - 1].kind, code.at(at - 1)) if at else ("", "")
+    return text == ">" or (kind == "name" and text not in ("return", "else", "case"))
 
 
 def operand_after(code: Code, index: int) -> int:

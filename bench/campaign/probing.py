@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from .lexing import prologue_end, tokens
-from .phrases import Code, body_of, increments
+from .phrases import Code, body_of, in_parentheses, increments
 
 _TRAP, _CUDA_TRAP = "__builtin_trap()", "__trap()"
 _ARRAY = re.compile(r"alignas\(64\) (?P<type>[\w<>]+(?: [\w<>]+)?) (?P<name>room|sums)\[(?P<count>[^\];]+)\];")
@@ -85,7 +85,7 @@ def _statement(code: Code, index: int) -> tuple[int, bool] | None:
             code.at(at - 2) in (")", "else", "do", "const", "{", ";", "}") or code.at(at - 3) == "->"
         )
         if before in (";", "}") or block:
-            if not _in_parentheses(code, at):
+            if not in_parentheses(code, at):
                 return at, False
             at -= 1
         elif before == "else" or heads:
@@ -95,16 +95,3 @@ def _statement(code: Code, index: int) -> tuple[int, bool] | None:
         else:
             at -= 1
     return None
-
-
-def _in_parentheses(code: Code, index: int) -> bool:
-    """Return whether the nearest enclosing bracket is no brace: semicolons in a `for` header end no statement."""
-    at = index - 1
-    while at >= 0:
-        if code.at(at) in (")", "]", "}") and at in code.partner:
-            at = code.partner[at] - 1
-        elif code.at(at) in ("(", "[", "{"):
-            return code.at(at) != "{"
-        else:
-            at -= 1
-    return False
