@@ -37,9 +37,8 @@ from agentcompile.regions.partition import Partition
 from agentcompile.replay.open import Opened, cuts_of, opened_with
 from agentcompile.replay.sources import LockSources, write_bundle
 
-from .lock_bytes import SPOILS
-from .lock_meanings import FORGERIES, Ground
 from .report import Campaign, Figures, HungError, Report, Say, limited
+from .spoiling import FORGERIES, SPOILS, Ground
 
 DEFAULT = 12_500
 RESEALED = 0.2
