@@ -8,6 +8,7 @@ result as JSON with a plot beside it.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,11 +25,10 @@ from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Prepared, WorkerEvaluator
 from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
-from agentcompile.events import Emit, silent
+from agentcompile.events import silent
 from agentcompile.ir.advice import Question
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import canonical
-from agentcompile.ir.target import Target
 from agentcompile.materialize import specialise
 from agentcompile.measure import Timing
 from agentcompile.options import Options, resolve
@@ -102,13 +102,7 @@ def _replayed(asked: Question, cassette: Cassette) -> Orders:
 
 
 def judged(
-    options: Options,
-    here: Machine,
-    arms: Sequence[Arm],
-    emit: Emit,
-    say: Callable[[str], None],
-    known: Mapping[str, Judged],
-    keep: Callable[[Model], None] = lambda _: None,
+    options: Options, here: Machine, arms: Sequence[Arm], known: Mapping[str, Judged], keep: Callable[[Model], None]
 ) -> Model:
     """Evaluate every candidate of every hot region of `options.model`, and rank the arms' orders by the times.
 
@@ -116,7 +110,7 @@ def judged(
     region. A region that could not be timed is left out.
     """
     with evaluator_of(here, options.seed) as judge:
-        ready = prepare(options, here, judge, emit)
+        ready = prepare(options, here, judge, silent)
         found = list[Judged]()
 
         def model() -> Model:
@@ -129,7 +123,7 @@ def judged(
 
         for subject in hot(ready):
             old = known.get(subject.region.id)
-            times = (old.ns, old.pytorch_ns) if old is not None else _times(subject, judge, options.seed, say)
+            times = (old.ns, old.pytorch_ns) if old is not None else _times(subject, judge, options.seed)
             if times[0]:
                 found.append(_region(ready, subject, *times, arms))
                 keep(model())
@@ -147,32 +141,29 @@ def hot(ready: PreparedModel) -> list[TuneTask]:
     return [own[row.id] for row in rows if len(own[row.id].space) >= LEAST]
 
 
-def _times(
-    subject: TuneTask, judge: WorkerEvaluator, seed: int, say: Callable[[str], None]
-) -> tuple[dict[str, float], float]:
+def _times(subject: TuneTask, judge: WorkerEvaluator, seed: int) -> tuple[dict[str, float], float]:
     """Return the time of every correct candidate by label, and PyTorch's time, in ns.
 
     All are timed side by side in every round. Returns no times, and 0, when the timing failed.
     """
-    templates = templates_of(subject)
-    jobs = []
+    region, templates, jobs = subject.region, templates_of(subject), []
     for candidate in subject.space:
         template = templates[candidate.template]
-        source = specialise(template, subject.region, candidate.params, subject.space.target)
-        jobs.append(EvaluationJob(candidate=candidate, region=subject.region, template=template, source=source))
-    name, ready = subject.region.name, list[Prepared]()
+        source = specialise(template, region, candidate.params, subject.space.target)
+        jobs.append(EvaluationJob(candidate=candidate, region=region, template=template, source=source))
+    name, ready = region.name, list[Prepared]()
     for done, (_, result) in enumerate(judge.prepare(jobs), 1):
         if isinstance(result, Prepared):
             ready.append(result)
         if done % 50 == 0 or done == len(jobs):
-            say(f"{name}: {done} of {len(jobs)} built and validated, {len(ready)} correct")
+            _say(f"{name}: {done} of {len(jobs)} built and validated, {len(ready)} correct")
     timing = judge.time(
-        subject.region, [Baseline(), *ready], rounds=ROUNDS, residency=subject.residency, seed=seed, processes=1
+        region, [Baseline(), *ready], rounds=ROUNDS, residency=subject.residency, seed=seed, processes=1
     )
     if not isinstance(timing, Timing):
-        say(f"{name}: not timed: {timing}")
+        _say(f"{name}: not timed: {timing}")
         return {}, 0.0
-    say(f"{name}: timed")
+    _say(f"{name}: timed")
     quick = {arm: quick_ns(timing.per_launch_ns(arm)) for arm in timing.live}
     return {one.job.candidate.label: quick[arm] for arm, one in enumerate(ready, 1) if arm in quick}, quick.get(0, 0.0)
 
@@ -238,38 +229,32 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _made(asked: argparse.Namespace) -> Ablation:
-    arms, models = arms_of(asked.arms), list[Model]()
+    arms, made = arms_of(asked.arms), list[Ablation]()
     known = {region.region: region for path in asked.judged for region in read(path).regions}
-    made: Ablation | None = None
     for model in asked.models:
         flags = {"model": model, "context": asked.context, "threads": asked.threads, "target": "cpu"}
         options = resolve(flags).options
         here = this_machine(options)
-
-        def so_far(model: Model, target: Target = here.target) -> Ablation:
-            return Ablation(
-                device=target.device,
-                threads=target.threads,
-                toolchain=target.toolchain,
-                version=agentcompile.__version__,
-                arms=tuple(arm.name for arm in arms),
-                answered_by={arm.name: arm.answered_by for arm in arms if arm.answered_by},
-                models=(*models, model),
-            )
-
-        def keep(model: Model, whole: Callable[[Model], Ablation] = so_far) -> None:
-            if asked.out is not None:
-                _write(whole(model), asked.out)
-
-        found = judged(options, here, arms, silent, _say, known, keep)
+        before = Ablation(
+            device=here.target.device,
+            threads=here.target.threads,
+            toolchain=here.target.toolchain,
+            version=agentcompile.__version__,
+            arms=tuple(arm.name for arm in arms),
+            answered_by={arm.name: arm.answered_by for arm in arms if arm.answered_by},
+            models=made[-1].models if made else (),
+        )
+        found = judged(options, here, arms, known, functools.partial(_keep, before, asked.out))
         if not found.regions:
-            raise AgentCompileError(
-                f"{model}: no hot region has candidates to order", hint="`agentcompile inspect MODEL` shows its regions"
-            )
-        made = so_far(found)
-        models.append(made.models[-1])
-    assert made is not None
-    return made
+            hint = "`agentcompile inspect MODEL` shows its regions"
+            raise AgentCompileError(f"{model}: no hot region has candidates to order", hint=hint)
+        made.append(replace(before, models=(*before.models, found)))
+    return made[-1]
+
+
+def _keep(before: Ablation, out: Path | None, model: Model) -> None:
+    if out is not None:
+        _write(replace(before, models=(*before.models, model)), out)
 
 
 def _say(text: str) -> None:
