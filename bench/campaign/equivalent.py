@@ -21,7 +21,7 @@ from agentcompile.ir.evaluate import EvaluationError, evaluate
 from agentcompile.ir.expr import ExprError, free_names, parse
 from agentcompile.ir.region import Region
 
-from . import cuda_extents, extents, loops, ranges
+from . import extents, loops, ranges
 from .extents import Asked
 from .loops import matched
 
@@ -99,7 +99,6 @@ def _value(node: ast.expr) -> float:
 RULES: Mapping[str, Callable[[Asked], int]] = {
     **{rule.__name__: rule for rule in (same_clamp, same_scalings)},
     **extents.RULES,
-    **cuda_extents.RULES,
     **loops.RULES,
     **ranges.RULES,
 }

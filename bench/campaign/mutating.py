@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .lexing import Token, line_at, place, tokens
-from .phrases import Code, arguments, body_of, declared, increments, operand_after, statement_ends, statements
+from . import phrases
+from .phrases import Code, Token, statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +32,13 @@ class Mutation:
 
     def describe(self, text: str) -> dict[str, Any]:
         """Return the place in the template's own files, and the first line that differs, before and after."""
-        file, line = place(text, self.start)
+        file, line = phrases.place(text, self.start)
         return {
             "mutator": self.mutator,
             "file": file,
             "line": line,
-            "before": line_at(text, self.start),
-            "after": line_at(self.apply(text), self.start),
+            "before": phrases.line_at(text, self.start),
+            "after": phrases.line_at(self.apply(text), self.start),
         }
 
 
@@ -47,7 +47,7 @@ def mutations(text: str) -> dict[str, tuple[Mutation, ...]]:
 
     A mutator that finds no place is absent.
     """
-    code = Code(text, tokens(text))
+    code = Code(text, phrases.tokens(text))
     found = {}
     for name, mutator in MUTATORS.items():
         made = [Mutation(mutator=name, start=a, old=text[a:b], new=new) for a, b, new in mutator(code)]
@@ -122,7 +122,13 @@ def _coefficient(code: Code) -> Iterator[Edit]:
 def _index(code: Code) -> Iterator[Edit]:
     """Move a subscript one further and one back; sizes of declared arrays are left to `constant`."""
     for i, token in enumerate(code.tokens):
-        if token.text != "[" or i == 0 or i not in code.partner or code.partner[i] == i + 1 or declared(code, i):
+        if (
+            token.text != "["
+            or i == 0
+            or i not in code.partner
+            or code.partner[i] == i + 1
+            or phrases.declared(code, i)
+        ):
             continue
         before = code.tokens[i - 1]
         if before.kind == "name" or before.text in ("]", ")"):
@@ -164,7 +170,7 @@ def _block(code: Code) -> Iterator[Edit]:
     """Remove a whole `if` or `for` that has no `else`: tails, guards, loops."""
     for i, token in enumerate(code.tokens):
         if token.text in ("if", "for") and token.kind == "name":
-            end = statement_ends(code, i)
+            end = phrases.statement_ends(code, i)
             if end > i and code.at(end + 1) != "else":
                 yield token.start, code.tokens[end].end, ";"
 
@@ -173,7 +179,7 @@ def _negated(code: Code) -> Iterator[Edit]:
     """Negate a condition, of an `if`, of a `while` or before a question mark."""
     for i, token in enumerate(code.tokens):
         if token.text in ("if", "while") and token.kind == "name":
-            if (body := body_of(code, i)) is not None:
+            if (body := phrases.body_of(code, i)) is not None:
                 begin, end = code.tokens[code.partner[body - 1]].end, code.tokens[body - 1].start
                 yield begin, end, f"!({code.text[begin:end]})"
         elif token.text == "?" and (asked := code.condition_before(i)) is not None:
@@ -182,7 +188,7 @@ def _negated(code: Code) -> Iterator[Edit]:
 
 def _arguments(code: Code) -> Iterator[Edit]:
     """Swap two neighbouring arguments of a call."""
-    for spans in arguments(code):
+    for spans in phrases.arguments(code):
         for (a, b), (c, d) in itertools.pairwise(spans):
             one, two = code.text[a:b], code.text[c:d]
             if one != two:
@@ -227,7 +233,7 @@ def _factor(code: Code) -> Iterator[Edit]:
     """Remove a factor or a term: a scale, a norm's weight, an offset, a bias."""
     for i, token in enumerate(code.tokens):
         binary = token.text in ("*", "+", "-", "/") and token.kind == "operator" and code.spaced(i)
-        if binary and (end := operand_after(code, i)) > i:
+        if binary and (end := phrases.operand_after(code, i)) > i:
             yield code.tokens[i - 1].end, code.tokens[end].end, ""
 
 
@@ -240,7 +246,7 @@ def _sign(code: Code) -> Iterator[Edit]:
 
 def _stride(code: Code) -> Iterator[Edit]:
     """Double the step of a loop, or make a factor of an index one larger."""
-    for first, last in increments(code):
+    for first, last in phrases.increments(code):
         text = code.text[code.tokens[first].start : code.tokens[last].end]
         if code.at(first) == "++":
             yield code.tokens[first].start, code.tokens[last].end, f"{text[2:]} += 2"

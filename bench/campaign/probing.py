@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 
-from .lexing import prologue_end, tokens
-from .phrases import Code, body_of, in_parentheses, increments
+from .phrases import Code, body_of, in_parentheses, increments, prologue_end, tokens
 
 _TRAP, _CUDA_TRAP = "__builtin_trap()", "__trap()"
 _ARRAY = re.compile(r"alignas\(64\) (?P<type>[\w<>]+(?: [\w<>]+)?) (?P<name>room|sums)\[(?P<count>[^\];]+)\];")
