@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -95,15 +95,12 @@ def run(campaign: Campaign, say: Say) -> Report:
 @contextmanager
 def _at(folder: Path) -> Iterator[Path]:
     """Yield a lock of the sample model without kernels, with `folder` as home and working directory of all runs."""
-    here, lock = Path.cwd(), folder / "sample.lock.toml"
+    lock = folder / "sample.lock.toml"
     (folder / PROJECT_FILE).write_text(f"home = '{folder / 'home'}'\n", encoding="utf-8")
-    os.chdir(folder)
-    try:
-        flags = {"model": str(SAMPLE), "out": str(lock), "context": CONTEXT, "choose": "pytorch", "target": "cpu"}
+    flags = {"model": str(SAMPLE), "out": str(lock), "context": CONTEXT, "choose": "pytorch", "target": "cpu"}
+    with chdir(folder):
         compile_model(resolve(flags).options)
         yield lock
-    finally:
-        os.chdir(here)
 
 
 def _same(model: Any) -> Any:

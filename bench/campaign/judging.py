@@ -7,6 +7,7 @@ again at acceptance depth, as a finalist is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from agentcompile.build import Binary, compile
@@ -42,7 +43,7 @@ class Outcome:
     """Whether it was stopped at acceptance depth."""
 
 
-class Gates:
+class Gates(AbstractContextManager["Gates"]):
     """The gates of this machine, or `judge` in place of its evaluators. Used as a context manager."""
 
     def __init__(self, machine: Machine, *, seed: int, judge: WorkerEvaluator | None = None) -> None:
@@ -59,9 +60,6 @@ class Gates:
             )
             for depth, limits in depths
         }
-
-    def __enter__(self) -> Gates:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for judge in self._judges.values():
@@ -111,7 +109,7 @@ def _outcome(depth: Depth, result: Prepared | Verdict) -> Outcome:
             raise AssertionError(f"nobody asked for {result!r}")
 
 
-class Many:
+class Many(AbstractContextManager["Many"]):
     """Validations of shipped kernels with chosen seeds, in one worker process. Used as a context manager."""
 
     def __init__(self, machine: Machine) -> None:
@@ -124,9 +122,6 @@ class Many:
             device=machine.device,
         )
         self._pool, self._machine = WorkerPool(setup, _LIMITS, 1), machine
-
-    def __enter__(self) -> Many:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.close()

@@ -122,17 +122,10 @@ def _coefficient(code: Code) -> Iterator[Edit]:
 def _index(code: Code) -> Iterator[Edit]:
     """Move a subscript one further and one back; sizes of declared arrays are left to `constant`."""
     for i, token in enumerate(code.tokens):
-        if (
-            token.text != "["
-            or i == 0
-            or i not in code.partner
-            or code.partner[i] == i + 1
-            or phrases.declared(code, i)
-        ):
-            continue
-        before = code.tokens[i - 1]
-        if before.kind == "name" or before.text in ("]", ")"):
-            inner = code.text[token.end : code.tokens[code.partner[i]].start]
+        before, closing = code.tokens[i - 1], code.partner.get(i, i + 1)
+        subscripts = before.kind == "name" or before.text in ("]", ")")
+        if token.text == "[" and i > 0 and closing > i + 1 and subscripts and not phrases.declared(code, i):
+            inner = code.text[token.end : code.tokens[closing].start]
             for step in ("+ 1", "- 1"):
                 yield token.end, token.end + len(inner), f"({inner}) {step}"
 
