@@ -180,19 +180,10 @@ def _region(
         orders, said, note = arm.orders(asked)
         standings.append(standing_of(arm.name, orders, ids[winner], near, said=said, note=note))
     return Judged(
-        region=region.id,
-        name=region.name,
-        dims=dict(region.dims),
-        sites=len(region.sites),
-        bytes=region.cost.bytes,
-        points=len(ids),
-        failed=len(ids) - len(ns),
-        near=len(near),
-        winner=winner,
-        pytorch_ns=round(pytorch_ns, 1),
-        ns={label: round(time, 1) for label, time in ns.items()},
-        standings=tuple(standings),
-    )
+        region=region.id, name=region.name, dims=dict(region.dims), sites=len(region.sites), bytes=region.cost.bytes,
+        points=len(ids), failed=len(ids) - len(ns), near=len(near), winner=winner, pytorch_ns=round(pytorch_ns, 1),
+        ns={label: round(time, 1) for label, time in ns.items()}, standings=tuple(standings),
+    )  # fmt: skip
 
 
 def run(arguments: Sequence[str]) -> int:

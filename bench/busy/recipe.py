@@ -165,13 +165,9 @@ def measure(generate: Callable[[], Any], *, spinning: int, runs: int, device: st
             busy += block()
     (quiet_ms, quiet_decode_ms), (busy_ms, busy_decode_ms) = zip(*quiet, strict=True), zip(*busy, strict=True)
     return Generation(
-        tokens=len(expected),
-        spinning=spinning,
-        quiet=Quantiles.of(quiet_ms),
-        busy=Quantiles.of(busy_ms),
-        quiet_decode=Quantiles.of(quiet_decode_ms),
-        busy_decode=Quantiles.of(busy_decode_ms),
-    )
+        tokens=len(expected), spinning=spinning, quiet=Quantiles.of(quiet_ms), busy=Quantiles.of(busy_ms),
+        quiet_decode=Quantiles.of(quiet_decode_ms), busy_decode=Quantiles.of(busy_decode_ms),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +244,6 @@ def _write(
     compiles: Sequence[Compiled],
     made: Generation | None = None,
 ) -> None:
-    """Write the results so far to the result file."""
     told = {**asdict(made), "ratio": made.ratio, "decode_ratio": made.decode_ratio} if made else {}
     result = {
         "version": VERSION,

@@ -47,19 +47,13 @@ class Gates(AbstractContextManager["Gates"]):
     """The gates of this machine, or `judge` in place of its evaluators. Used as a context manager."""
 
     def __init__(self, machine: Machine, *, seed: int, judge: WorkerEvaluator | None = None) -> None:
-        depths: tuple[tuple[Depth, Limits], ...] = (("search", _QUICK), ("accept", _LIMITS))
-        self._judges: dict[Depth, WorkerEvaluator] = {
-            depth: judge
-            or WorkerEvaluator(  # starts no process yet
-                machine.target,
-                store=machine.store.root,
-                toolchain=machine.toolchain,
-                device=machine.device,
-                limits=limits,
-                seed=seed,
-            )
-            for depth, limits in depths
-        }
+        def made(limits: Limits) -> WorkerEvaluator:  # it starts no process yet
+            return WorkerEvaluator(
+                machine.target, store=machine.store.root, toolchain=machine.toolchain, device=machine.device,
+                limits=limits, seed=seed,
+            )  # fmt: skip
+
+        self._judges: dict[Depth, WorkerEvaluator] = {"search": judge or made(_QUICK), "accept": judge or made(_LIMITS)}
 
     def __exit__(self, *_: object) -> None:
         for judge in self._judges.values():
@@ -114,13 +108,10 @@ class Many(AbstractContextManager["Many"]):
 
     def __init__(self, machine: Machine) -> None:
         setup = p.Setup(
-            target=machine.target,
-            store=str(machine.store.root),
-            toolchain=machine.toolchain,
-            memory_bytes=_MEMORY_BYTES,
+            target=machine.target, store=str(machine.store.root), toolchain=machine.toolchain, device=machine.device,
             torch_threads=min(machine.target.threads, cpus_at_once()) if machine.target.kind == "cpu" else 1,
-            device=machine.device,
-        )
+            memory_bytes=_MEMORY_BYTES,
+        )  # fmt: skip
         self._pool, self._machine = WorkerPool(setup, _LIMITS, 1), machine
 
     def __exit__(self, *_: object) -> None:

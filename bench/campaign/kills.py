@@ -74,12 +74,9 @@ class _Bench:
         with (self.root / "said").open("wb") as said:
             return subprocess.Popen(
                 [sys.executable, *(("-c", code) if code else ("-m", "agentcompile")), *map(str, arguments)],
-                env=fresh_environment(self.home),
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                env=fresh_environment(self.home), stdin=subprocess.DEVNULL, stdout=said, stderr=said,
                 start_new_session=True,
-            )
+            )  # fmt: skip
 
     def end(self, *arguments: object, code: str = "") -> tuple[int, str]:
         """Run a process to its end; return its exit code (-1 after the time limit) and the end of its output."""
@@ -319,7 +316,6 @@ def _kill(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that still runs, with its process group."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -301,7 +301,6 @@ def attack(
 def _run(
     target: Target, sample: list[tuple[Attempt, Path]], counts: Counter[str], runner: Runner, say: Say
 ) -> Iterator[str]:
-    """Run other plans; yield a line for each that is wrong."""
     try:
         for at, (attempt, path) in enumerate(sample):
             # Sources and templates that a forged lock names are in its own bundle, beside it.

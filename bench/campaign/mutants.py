@@ -182,7 +182,6 @@ class _Court:
         return {digest: Outcome(**row) for digest, row in told.items() if row is not None}
 
     def _refuses(self, subject: Subject, depth: Depth) -> bool:
-        """Return whether the subject's own kernel is rejected at a depth."""
         key = (subject.name, depth)
         if key not in self._found:
             self._found[key] = self._outcomes([subject], depth)[subject.source.digest]
@@ -233,27 +232,15 @@ def _guarded(mutant: Mutant) -> Subject:
 def _fate(mutant: Mutant, outcome: Outcome, unreached: bool, undefined: bool) -> Fate:
     subject, where = mutant.subject, mutant.mutation.describe(mutant.subject.source.text)
     same = outcome.alive and reason(
-        where["mutator"],
-        subject.region,
-        where["file"],
-        where["before"],
-        where["after"],
-        threads=subject.target.threads,
-        params=subject.numbers,
-        kernel=subject.template.id,
-        unreached=unreached,
-        undefined=undefined,
-    )
+        where["mutator"], subject.region, where["file"], where["before"], where["after"],
+        threads=subject.target.threads, params=subject.numbers, kernel=subject.template.id,
+        unreached=unreached, undefined=undefined,
+    )  # fmt: skip
     return Fate(
-        code=mutant.code,
-        region=subject.region.kind,
-        subject=subject.name,
-        **where,
+        code=mutant.code, region=subject.region.kind, subject=subject.name, **where,
         fate="equivalent" if same else "survived" if outcome.alive else "killed",
-        stage=outcome.stage,
-        why=same or outcome.why,
-        unreached=unreached,
-    )
+        stage=outcome.stage, why=same or outcome.why, unreached=unreached,
+    )  # fmt: skip
 
 
 def _line(fate: Fate) -> str:

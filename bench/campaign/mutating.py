@@ -180,7 +180,6 @@ def _negated(code: Code) -> Iterator[Edit]:
 
 
 def _arguments(code: Code) -> Iterator[Edit]:
-    """Swap two neighbouring arguments of a call."""
     for spans in phrases.arguments(code):
         for (a, b), (c, d) in itertools.pairwise(spans):
             one, two = code.text[a:b], code.text[c:d]
@@ -231,7 +230,6 @@ def _factor(code: Code) -> Iterator[Edit]:
 
 
 def _sign(code: Code) -> Iterator[Edit]:
-    """Remove a unary minus."""
     for i, token in enumerate(code.tokens):
         if token.text == "-" and not code.spaced(i) and code.at(i - 1) in ("(", ",", "=", "?", ":", "return", "*", "{"):
             yield token.start, token.end, ""

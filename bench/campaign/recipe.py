@@ -98,7 +98,6 @@ def _say(text: str) -> None:
 
 
 def _command(asked: argparse.Namespace, campaign: Campaign) -> str:
-    """Return the command that repeats the campaign."""
     command = f"agentcompile bench campaign --kind {asked.kind} --count {campaign.count} --seed {asked.seed}"
     command += f" --seconds {asked.seconds:g}" if asked.seconds else ""
     command += f" --jobs {asked.jobs}" if asked.jobs > 1 else ""

@@ -126,13 +126,9 @@ class _Share:
         self._last = deque[str](maxlen=LAST_WORDS)
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, json.dumps(encode(order))],
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             errors="replace",
-        )
+        )  # fmt: skip
         self._listening = threading.Thread(target=self._listen, daemon=True)
         self._listening.start()
 

@@ -102,9 +102,7 @@ def fresh_model(shape: Shape, dropout: float) -> Any:
         **settings,
         tie_word_embeddings=True,
         attention_bias=False,
-        bos_token_id=END_OF_TEXT_ID,
-        eos_token_id=END_OF_TEXT_ID,
-        pad_token_id=END_OF_TEXT_ID,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), END_OF_TEXT_ID),
     )
     model: Any = transformers.Qwen3ForCausalLM(config)
 
@@ -226,15 +224,10 @@ def export(model: Any, weights: dict[str, Tensor], tokenizer: tokenizers.Tokeniz
     model.to("cpu", torch.bfloat16).eval().save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)
     tokenizer.save(str(out / "tokenizer.json"))
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": END_OF_TEXT,
-        "eos_token": END_OF_TEXT,
-        "pad_token": END_OF_TEXT,
-        "model_max_length": model.config.max_position_embeddings,
-        "clean_up_tokenization_spaces": False,
-    }
-    _write_json(tokenizer_config, out / "tokenizer_config.json")
+    tokens = dict.fromkeys(("bos_token", "eos_token", "pad_token"), END_OF_TEXT)
+    length, kind = model.config.max_position_embeddings, "PreTrainedTokenizerFast"
+    told = {"tokenizer_class": kind, **tokens, "model_max_length": length, "clean_up_tokenization_spaces": False}
+    _write_json(told, out / "tokenizer_config.json")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     probe = torch.tensor([tokenizer.encode("import os\n\n\ndef main():\n    return 0\n").ids])
     with torch.no_grad():
