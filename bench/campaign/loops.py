@@ -28,10 +28,8 @@ _EACH = (
 _LOOP = re.compile(
     r"for \((?P<type>long|signed char) (?P<name>\w+) = (?P<first>[^;]+); (?P<asked>[^;]+); (?P<step>[^;]+?)\)(?= |$)"
 )
-_STEPS = re.compile(
-    r"constexpr (?P<type>long|signed char) step = step_of<W>, main = (?P<main>.+), turns = (?P<turns>.+);"
-)
-_TURNS = re.compile(r"constexpr (?P<type>long|signed char) turns = (?P<turns>.+);")
+_STEPS = r"constexpr (long|signed char) step = step_of<W>, main = (.+), turns = (.+);"
+_TURNS = r"constexpr (long|signed char) turns = (.+);"
 
 
 def number(text: str, names: Mapping[str, int], type: str = "long") -> int:
@@ -119,38 +117,33 @@ def same_products(asked: Asked) -> bool:
 
     Single elements must lie where the operand has its natural order.
     """
-    found = _STEPS.fullmatch(asked.after)
-    return found is not None and all(
-        _row(found, width, dtype, lanes, unroll, natural=dtype == "fp32" or asked.params.get("NATIVE") == 1)
-        for (width, dtype), lanes, unroll in itertools.product(asked.widths, asked.lanes, asked.unrolls)
-    )
-
-
-def _row(found: re.Match[str], width: int, dtype: str, lanes: int, unroll: int, *, natural: bool) -> bool:
-    step = lanes if dtype == "fp32" else 2 * lanes
-    names = {"K": width, "UNROLL": unroll, "step": step}
-    main = names["main"] = number(found["main"], names, found["type"])
-    turns = number(found["turns"], names, found["type"])
-    seen = Counter[int]()
-    for at in range(0, turns, step * unroll):
-        seen.update(range(at, at + step * unroll))
-    for at in range(turns, main, step):
-        seen.update(range(at, at + step))
-    if width % step:
-        seen.update(range(main, width))
-    # An operand for bf16 weights may be reordered, except in its last part.
-    ordered = natural or main >= width // step * step
-    return ordered and turns % step == 0 and seen == Counter(range(width))
+    type, mains, ends = matched(_STEPS, asked.after)
+    for (width, dtype), lanes, unroll in itertools.product(asked.widths, asked.lanes, asked.unrolls):
+        step = lanes if dtype == "fp32" else 2 * lanes
+        names = {"K": width, "UNROLL": unroll, "step": step}
+        main = names["main"] = number(mains, names, type)
+        turns = number(ends, names, type)
+        seen = Counter[int]()
+        for at in range(0, turns, step * unroll):
+            seen.update(range(at, at + step * unroll))
+        for at in range(turns, main, step):
+            seen.update(range(at, at + step))
+        if width % step:
+            seen.update(range(main, width))
+        # An operand for bf16 weights may be reordered, except in its last part.
+        natural = dtype == "fp32" or asked.params.get("NATIVE") == 1
+        ordered = natural or main >= width // step * step
+        if not ordered or turns % step or seen != Counter(range(width)):
+            return False
+    return True
 
 
 def same_steps(asked: Asked) -> bool:
     """Return whether a packed dot product takes every step once."""
-    found = _TURNS.fullmatch(asked.after)
-    if found is None:
-        return False
+    type, ends = matched(_TURNS, asked.after)
     for (width, dtype), unroll in itertools.product(asked.widths, asked.unrolls):
         steps = width if dtype == "fp32" else -(-width // 2)
-        turns = number(found["turns"], {"steps": steps, "UNROLL": unroll}, found["type"])
+        turns = number(ends, {"steps": steps, "UNROLL": unroll}, type)
         seen = Counter[int](at + u for at in range(0, turns, unroll) for u in range(unroll))
         seen.update(range(turns, steps))
         if seen != Counter(range(steps)):
