@@ -41,8 +41,8 @@ class Token(NamedTuple):
 def tokens(text: str) -> tuple[Token, ...]:
     """Return the tokens that a compiler reads after the prologue, which ends at the first `#line`."""
     body, begin = _without_dropped(text), prologue_end(text)
-    found = ((cast(TokenKind, match.lastgroup), match) for match in _TOKEN.finditer(body, begin))
-    return tuple(Token(kind, match[0], *match.span()) for kind, match in found if match.lastgroup != "skipped")
+    found = (match for match in _TOKEN.finditer(body, begin) if match.lastgroup != "skipped")
+    return tuple(Token(cast(TokenKind, one.lastgroup), one[0], one.start(), one.end()) for one in found)
 
 
 def prologue_end(text: str) -> int:
