@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
+from ..report.sheet import GRID, INK, MUTED
 from .result import WITHIN, Ablation
 
 if TYPE_CHECKING:
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
 _COLOURS = {"none": "#999999", "heuristic": "#0072B2", "random": "#E69F00", "replay": "#D55E00"}
 """The colour of each known arm, from the colour-blind-safe palette of Okabe and Ito (2008)."""
 _OTHERS = ("#009E73", "#CC79A7", "#56B4E9")
-_INK, _MUTED, _GRID = "#1b1f24", "#626a75", "#d9dce1"
 _ROW_IN, _WIDTH_IN, _DPI = 0.17, 8.0, 160
 
 
@@ -26,7 +26,7 @@ def draw(result: Ablation) -> tuple[bytes, str]:
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    look = {"svg.hashsalt": "agentcompile", "svg.fonttype": "none", "font.size": 8, "text.color": _INK}
+    look = {"svg.hashsalt": "agentcompile", "svg.fonttype": "none", "font.size": 8, "text.color": INK}
     with matplotlib.rc_context(look):  # type: ignore[arg-type] # its stubs list every key
         figure = _figure(result)
         png, svg = io.BytesIO(), io.StringIO()
@@ -38,8 +38,7 @@ def draw(result: Ablation) -> tuple[bytes, str]:
 def _figure(result: Ablation) -> Figure:
     from matplotlib.figure import Figure
 
-    rows = [(model.model, region) for model in result.models for region in model.regions]
-    arms = result.arms
+    rows, arms = [(model.model, region) for model in result.models for region in model.regions], result.arms
     height = len(rows) * (len(arms) * _ROW_IN + 0.12) + 1.5
     figure = Figure(figsize=(_WIDTH_IN, height), layout="constrained")
     axes = figure.subplots()
@@ -51,14 +50,11 @@ def _figure(result: Ablation) -> Figure:
             standing = region.standing(arm)
             if standing is None:
                 continue
-            y = at * step + slot
-            low, high = standing.near_low / region.points, standing.near_high / region.points
-            axes.plot([low, high], [y, y], color=colours[arm], linewidth=1.4, alpha=0.5, solid_capstyle="butt")
-            label = arm if at == 0 else None
-            axes.scatter(standing.near_at / region.points, y, s=26, color=colours[arm], label=label, zorder=3)
-            axes.scatter(
-                standing.winner_at / region.points, y, s=26, marker="|", color=colours[arm], linewidth=1.4, zorder=3
-            )
+            y, all, colour = at * step + slot, region.points, colours[arm]
+            ends = [standing.near_low / all, standing.near_high / all]
+            axes.plot(ends, [y, y], color=colour, linewidth=1.4, alpha=0.5, solid_capstyle="butt")
+            axes.scatter(standing.near_at / all, y, s=26, color=colour, label=arm if at == 0 else None, zorder=3)
+            axes.scatter(standing.winner_at / all, y, s=26, marker="|", color=colour, linewidth=1.4, zorder=3)
     middle = (len(arms) - 1) / 2
     names = [f"{model}\n{region.name.partition('@')[0]}\n{_size(region.dims)}" for model, region in rows]
     axes.set_yticks([at * step + middle for at in range(len(rows))], names, fontsize=6.5)
@@ -68,11 +64,10 @@ def _figure(result: Ablation) -> Figure:
     axes.set_xlim(least * 0.8, 1.15)
     axes.set_xticks([0.003, 0.01, 0.03, 0.1, 0.3, 1.0], ["0.3 %", "1 %", "3 %", "10 %", "30 %", "100 %"])
     axes.minorticks_off()
-    axes.axvline(WITHIN, color=_MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
-    axes.grid(axis="x", color=_GRID, linewidth=0.7)
+    axes.axvline(WITHIN, color=MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
+    axes.grid(axis="x", color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("share of the space tried until then, log scale; left is better")
     figure.suptitle("How much of a region's space an adviser's order needs", x=0.01, ha="left", fontsize=10)
@@ -82,7 +77,7 @@ def _figure(result: Ablation) -> Figure:
         f"(line: over seeds). Bar: the winner.{who}",
         loc="left",
         fontsize=7.5,
-        color=_MUTED,
+        color=MUTED,
     )
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left", ncols=len(arms), frameon=False)
     return figure

@@ -105,8 +105,7 @@ def quick_ns(intervals: Sequence[float]) -> float:
 
     Other work on the machine only ever adds time, and an ablation needs an order of candidates, not a published time.
     """
-    fastest = sorted(intervals)[: max(len(intervals) // 5, 1)]
-    return statistics.median(fastest)
+    return statistics.median(sorted(intervals)[: max(len(intervals) // 5, 1)])
 
 
 def standing_of(
@@ -119,12 +118,6 @@ def standing_of(
     winners = [order.index(winner) + 1 for order in orders]
     firsts = [next(at for at, id in enumerate(order, 1) if id in near) for order in orders]
     return Standing(
-        arm=arm,
-        orders=len(orders),
-        winner_at=statistics.median(winners),
-        near_at=statistics.median(firsts),
-        near_low=min(firsts),
-        near_high=max(firsts),
-        said=said,
-        note=note,
-    )
+        arm=arm, orders=len(orders), winner_at=statistics.median(winners), near_at=statistics.median(firsts),
+        near_low=min(firsts), near_high=max(firsts), said=said, note=note,
+    )  # fmt: skip

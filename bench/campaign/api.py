@@ -14,18 +14,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from agentcompile.api import compile, load
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.options import PROJECT_FILE, resolve
+from agentcompile.pipeline import compile_model
 
 from ..models.locate import SAMPLE
 from . import wrong
-from .hanging import limited
-from .report import Campaign, Report, Say
+from .report import Campaign, Figures, Report, Say, limited
 from .wrong import WRONG, Value
 
 DEFAULT = 600
@@ -56,20 +59,18 @@ class Call:
 
 def run(campaign: Campaign, say: Say) -> Report:
     """Compile a small model with no kernels, call it `campaign.count` times, then run command lines on its lock."""
-    failures: list[str] = []
-    figures: dict[str, float | int | str] = {"refused": 0, "answered": 0, "lines": 0, "slowest_cpu_s": 0.0}
+    failures, tried, slowest, outcomes = list[str](), 0, 0.0, Counter[str](refused=0, answered=0, lines=0)
     with tempfile.TemporaryDirectory(prefix="agentcompile-api-") as folder, _at(Path(folder)) as lock:
-        model = _model(lock)
+        model = load(lock)
         campaign = replace(campaign, begun=time.monotonic())  # the time limit leaves out the preparation
-        tried = 0
         first = _same(model)
         for index in range(campaign.count):
             if campaign.over:
                 break
             call = drawn(model, lock, random.Random(f"{campaign.seed} {index}"))
             outcome, fault, spent = judged(call)
-            figures[outcome] = int(figures.get(outcome, 0)) + 1
-            figures["slowest_cpu_s"] = max(float(figures["slowest_cpu_s"]), round(spent, 2))
+            outcomes[outcome] += 1
+            slowest = max(slowest, round(spent, 2))
             tried += 1
             if not fault and tried % CHECKED == 0 and _same(model) != first:
                 fault = "the model answers otherwise than before"
@@ -77,46 +78,33 @@ def run(campaign: Campaign, say: Say) -> Report:
                 failures.append(f"--seed {campaign.seed}, call {index}: {call.label}: {fault}")
             if tried % 100 == 0:
                 say(f"{tried} calls, {len(failures)} failures")
-        chosen = random.Random(f"{campaign.seed} lines")
         every = wrong.lines(str(lock))
-        for line in chosen.sample(every, min(len(every), campaign.count // LINES)):
+        for line in random.Random(f"{campaign.seed} lines").sample(every, min(len(every), campaign.count // LINES)):
             if campaign.over:
                 break
-            fault = line_fault(line)
-            figures["lines"] = int(figures["lines"]) + 1
+            outcomes["lines"] += 1
             tried += 1
-            if fault:
+            if fault := line_fault(line):
                 failures.append(f"{[part[:40] for part in line]!a}: {fault}")
-        say(f"{figures['lines']} command lines")
+        say(f"{outcomes['lines']} command lines")
+    figures: Figures = {name: outcomes.pop(name) for name in ("refused", "answered", "lines")}
+    figures |= {"slowest_cpu_s": slowest, **outcomes}
     return Report(kind="api", tried=tried, failures=tuple(failures), figures=figures)
 
 
 @contextmanager
 def _at(folder: Path) -> Iterator[Path]:
     """Yield a lock of the sample model without kernels, with `folder` as home and working directory of all runs."""
-    from agentcompile.options import PROJECT_FILE, resolve
-    from agentcompile.pipeline import compile_model
-
-    here, lock = Path.cwd(), folder / "sample.lock.toml"
+    lock = folder / "sample.lock.toml"
     (folder / PROJECT_FILE).write_text(f"home = '{folder / 'home'}'\n", encoding="utf-8")
-    os.chdir(folder)
-    try:
-        flags = {"model": str(SAMPLE), "out": str(lock), "context": CONTEXT, "choose": "pytorch", "target": "cpu"}
+    flags = {"model": str(SAMPLE), "out": str(lock), "context": CONTEXT, "choose": "pytorch", "target": "cpu"}
+    with chdir(folder):
         compile_model(resolve(flags).options)
         yield lock
-    finally:
-        os.chdir(here)
 
 
-def _model(lock: Path) -> Any:
-    from agentcompile.api import load
-
-    return load(lock)
-
-
-def _same(model: Any) -> tuple[int, ...]:
-    tokens: tuple[int, ...] = model.generate([1, 2, 3], max_new_tokens=4, ignore_eos=True).tokens
-    return tokens
+def _same(model: Any) -> Any:
+    return model.generate([1, 2, 3], max_new_tokens=4, ignore_eos=True).tokens
 
 
 def drawn(model: Any, lock: Path, rng: random.Random) -> Call:
@@ -139,23 +127,18 @@ def drawn(model: Any, lock: Path, rng: random.Random) -> Call:
             *(Value(given=one) for one in ([], [-1], [3], [0.5], [True], "0", [2**70], 1, [[0]])),
             *(Value(given=given, means=[0, 2]) for given in ((0, 2), [2, 0], [0, 2, 2])),
         ]
-        return _call(
-            name, "positions", rng.choice(positions), lambda positions: model.logits([1, 2, 3], positions).tolist()
-        )
-    from agentcompile import api
-
+        value = rng.choice(positions)
+        return _call(name, "positions", value, lambda positions: model.logits([1, 2, 3], positions).tolist())
     if name == "load":
         argument = rng.choice(["lock", "model", "options"])
         values = [*wrong.anything(), *wrong.paths()]
         if argument == "options":
-            values = [
-                value for value in [*wrong.anything(), Value(given="x"), Value(given=5)] if value.given is not None
-            ]
+            values = [one for one in [*wrong.anything(), Value(given="x"), Value(given=5)] if one.given is not None]
         plain = {} if argument == "lock" else {"lock": lock}
-        return _call(name, argument, rng.choice(values), lambda **given: api.load(**{**plain, **given}))
+        return _call(name, argument, rng.choice(values), lambda **given: load(**{**plain, **given}))
     every = wrong.compiling()
     argument = rng.choice(list(every))
-    return _call(name, argument, rng.choice(every[argument]), lambda **given: api.compile(**{"model": SAMPLE, **given}))
+    return _call(name, argument, rng.choice(every[argument]), lambda **given: compile(**{"model": SAMPLE, **given}))
 
 
 def _call(name: str, argument: str, value: Value, verb: Callable[..., Any]) -> Call:
@@ -163,19 +146,17 @@ def _call(name: str, argument: str, value: Value, verb: Callable[..., Any]) -> C
         shown = ascii(value.given[:24] if isinstance(value.given, (str, bytes, list, tuple)) else value.given)[:60]
     except RuntimeError:
         shown = "Hostile"
-    known = value.means is not WRONG
     return Call(
         label=f"{name}({argument}={shown})",
         run=lambda: verb(**{argument: value.given}),
-        plain=(lambda: verb(**{argument: value.means})) if known else None,
+        plain=None if value.means is WRONG else lambda: verb(**{argument: value.means}),
     )
 
 
 def _asked(verb: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
     given = {"prompt": [5, 6, 7], "max_new_tokens": 2, **settings}
     made = verb(given.pop("prompt"), **given)
-    several = made if isinstance(made, list) else [made]
-    return [(one.tokens, one.text, one.logprobs) for one in several]
+    return [(one.tokens, one.text, one.logprobs) for one in (made if isinstance(made, list) else [made])]
 
 
 def judged(call: Call) -> tuple[str, str, float]:
@@ -189,8 +170,7 @@ def judged(call: Call) -> tuple[str, str, float]:
     except Exception as error:  # noqa: BLE001 - a defect of ours, whatever it is
         return "wrong", f"the plain call raises {type(error).__name__}: {error}", 0.0
     begin = time.process_time()
-    made: Any = None
-    refusal: AgentCompileError | None = None
+    made, refusal = None, None
     try:
         with limited(HUNG_S):
             made = call.run()
@@ -198,17 +178,19 @@ def judged(call: Call) -> tuple[str, str, float]:
         refusal = error
     except Exception as error:  # noqa: BLE001 - what the campaign looks for
         return "wrong", f"{type(error).__name__}: {str(error)[:200]}", time.process_time() - begin
-    spent = time.process_time() - begin
-    outcome = "answered" if refusal is None else "refused"
+    spent, wrongly = time.process_time() - begin, ""
     if refusal is None and call.plain is None:
-        return "wrong", f"expected a refusal, got {str(made)[:80]}", spent
-    if refusal is not None and call.plain is not None:
-        return "wrong", f"expected an answer, was refused: {refusal.message[:200]}", spent
-    if refusal is not None and (refusal.exit_code is not ExitCode.USAGE or not refusal.hint or not refusal.message):
-        return "wrong", f"exit code {int(refusal.exit_code)}, hint {refusal.hint!r}: {refusal.message[:200]}", spent
-    if refusal is None and made != expected:
-        return "wrong", f"expected {str(expected)[:80]}, got {str(made)[:80]}", spent
-    return outcome, f"took {spent:.1f} s of processor time" if spent > LIMIT_S else "", spent
+        wrongly = f"expected a refusal, got {str(made)[:80]}"
+    elif refusal is None and made != expected:
+        wrongly = f"expected {str(expected)[:80]}, got {str(made)[:80]}"
+    elif refusal is not None and call.plain is not None:
+        wrongly = f"expected an answer, was refused: {refusal.message[:200]}"
+    elif refusal is not None and not (refusal.exit_code is ExitCode.USAGE and refusal.hint and refusal.message):
+        wrongly = f"exit code {int(refusal.exit_code)}, hint {refusal.hint!r}: {refusal.message[:200]}"
+    if wrongly:
+        return "wrong", wrongly, spent
+    late = f"took {spent:.1f} s of processor time" if spent > LIMIT_S else ""
+    return "answered" if refusal is None else "refused", late, spent
 
 
 def line_fault(line: list[str]) -> str:

@@ -20,9 +20,8 @@ from agentcompile.ir.template import Language
 from agentcompile.options import resolve
 from agentcompile.tuning.trial_database import judging_digest
 
-from .judging import Many, Trying
-from .ledger import Ledger
-from .report import Campaign, Report, Say
+from .judging import Many
+from .report import Campaign, Figures, Ledger, Report, Say
 from .subjects import Subject, regions, shipped, subjects
 
 DEFAULT = 2000
@@ -32,35 +31,16 @@ _ROUND = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """A range of seeds to validate one subject with."""
-
-    subject: Subject
-    seeds: range
-
-    @property
-    def key(self) -> str:
-        """The turn's key in the ledger."""
-        return f"{self.subject.source.digest} {self.seeds.start} {self.seeds.stop}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The result of one share. `tried` holds the number of validations made of every template."""
+    """The result of one share: the number of validations of every template, and of those at acceptance depth."""
 
     tried: dict[str, int]
     accepted: int
-    """The number of validations at acceptance depth."""
     failures: tuple[str, ...]
 
 
-def run(campaign: Campaign, say: Say) -> Report:
-    """Validate every template `count` times, as far as the time limit allows."""
-    return report([find(campaign, say)])
-
-
 def find(campaign: Campaign, say: Say) -> Findings:
-    """Make the validations of one share."""
+    """Validate every template `count` times, as far as the time limit allows, together with the other shares."""
     machine = this_machine(resolve({"threads": campaign.threads or None}).options)
     languages: tuple[Language, ...] = ("cuda", "triton") if machine.target.kind == "cuda" else ("cpp",)
     with tempfile.TemporaryDirectory() as folder:
@@ -75,33 +55,27 @@ def find(campaign: Campaign, say: Say) -> Findings:
             return repeat(made, many, campaign, say)
 
 
-def repeat(made: Mapping[str, Sequence[Subject]], many: Trying, campaign: Campaign, say: Say) -> Findings:
+def repeat(made: Mapping[str, Sequence[Subject]], many: Many, campaign: Campaign, say: Say) -> Findings:
     """Make the share's validations of the subjects in `made`, with a template's points in turn."""
     every = campaign.accept_every
     ledger = Ledger(campaign.partial, (judging_digest(), "false-rejects", every))
     by_template: dict[str, list[Subject]] = {}
-    for these in made.values():
-        for subject in these:
-            by_template.setdefault(subject.variant, []).append(subject)
+    for subject in [subject for these in made.values() for subject in these]:
+        by_template.setdefault(subject.variant, []).append(subject)
     tried, accepted, failures = dict.fromkeys(by_template, 0), 0, list[str]()
-    for turn in _turns(by_template, campaign):
-        told = ledger.known(turn.key)
+    for subject, seeds in _turns(by_template, campaign):
+        key = f"{subject.source.digest} {seeds.start} {seeds.stop}"
+        told = ledger.known(key)
         if told is None and campaign.over:
             continue
         if told is None:
-            refused = [
-                f"seed {seed}: {why}"
-                for seed in turn.seeds
-                if (why := many.refuses(turn.subject, seed, _depth(seed, every)))
-            ]
-            told = {"refused": refused}
-            ledger.keep(turn.key, told)
-            say(f"{turn.subject.name}: seeds {turn.seeds.start} to {turn.seeds.stop - 1}: {len(refused)} refused")
-        tried[turn.subject.variant] += len(turn.seeds)
-        accepted += sum(_depth(seed, every) == "accept" for seed in turn.seeds)
-        rows = told["refused"]
-        assert isinstance(rows, list)
-        failures += [f"{turn.subject.name}: {row}" for row in rows]
+            found = ((seed, many.refuses(subject, seed, _depth(seed, every))) for seed in seeds)
+            told = {"refused": [f"seed {seed}: {why}" for seed, why in found if why]}
+            ledger.keep(key, told)
+            say(f"{subject.name}: seeds {seeds.start} to {seeds.stop - 1}: {len(told['refused'])} refused")
+        tried[subject.variant] += len(seeds)
+        accepted += sum(_depth(seed, every) == "accept" for seed in seeds)
+        failures += [f"{subject.name}: {row}" for row in told["refused"]]
     return Findings(tried=tried, accepted=accepted, failures=tuple(failures))
 
 
@@ -110,22 +84,22 @@ def report(found: Sequence[Findings]) -> Report:
     tried, failures = Counter[str](), [failure for one in found for failure in one.failures]
     for one in found:
         tried.update(one.tried)
-    figures: dict[str, float | int | str] = {
+    figures: Figures = {
         "templates": len(tried),
-        "validations": sum(tried.values()),
+        "validations": tried.total(),
         "validations at acceptance": sum(one.accepted for one in found),
         "validations of the least tried template": min(tried.values(), default=0),
         "false rejects": len(failures),
         **{f"validations of {id}": count for id, count in sorted(tried.items()) if count},
     }
-    return Report(kind="false-rejects", tried=sum(tried.values()), failures=tuple(failures), figures=figures)
+    return Report(kind="false-rejects", tried=tried.total(), failures=tuple(failures), figures=figures)
 
 
 def _depth(seed: int, every: int) -> Depth:
     return "accept" if seed % every == every - 1 else "search"
 
 
-def _turns(by_template: Mapping[str, Sequence[Subject]], campaign: Campaign) -> Iterator[Turn]:
+def _turns(by_template: Mapping[str, Sequence[Subject]], campaign: Campaign) -> Iterator[tuple[Subject, range]]:
     """Yield the share's turns: every template in turn, a round of seeds each, with its points one after another.
 
     Another campaign seed gives other seeds. Where a share's turns end in one round, the next share's begin, so that
@@ -134,6 +108,5 @@ def _turns(by_template: Mapping[str, Sequence[Subject]], campaign: Campaign) -> 
     first, count = campaign.seed * campaign.count, campaign.count
     for round, begin in enumerate(range(0, count, _ROUND)):
         for at, these in enumerate(by_template.values()):
-            subject = these[round % len(these)]
             if (round + at) % campaign.shares == campaign.share:
-                yield Turn(subject=subject, seeds=range(first + begin, first + min(begin + _ROUND, count)))
+                yield these[round % len(these)], range(first + begin, first + min(begin + _ROUND, count))

@@ -6,9 +6,9 @@ again at acceptance depth, as a finalist is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from agentcompile.build import Binary, compile
 from agentcompile.check import check, errors
@@ -16,7 +16,6 @@ from agentcompile.evaluation import requests
 from agentcompile.evaluation.evaluator import ACCEPT_REPEATS, WorkerEvaluator
 from agentcompile.evaluation.jobs import Depth, EvaluationJob, Prepared
 from agentcompile.evaluation.machine import Machine
-from agentcompile.ir.template import Source
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
 from agentcompile.ops.layouts import fits
 from agentcompile.system.probe import cpus_at_once
@@ -34,14 +33,6 @@ _MEMORY_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accused:
-    """A source to evaluate as a candidate of a subject's region."""
-
-    subject: Subject
-    source: Source
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The result for one source: whether it passed, else the gate that stopped it and the first failed check."""
 
@@ -52,50 +43,28 @@ class Outcome:
     """Whether it was stopped at acceptance depth."""
 
 
-class Judging(Protocol):
-    """The part of an evaluator that `Gates` needs."""
+class Gates(AbstractContextManager["Gates"]):
+    """The gates of this machine, or `judge` in place of its evaluators. Used as a context manager."""
 
-    def prepare(
-        self, jobs: Iterable[EvaluationJob], *, depth: Depth = ...
-    ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
-        """Build and validate; yield one result for each job, in any order."""
+    def __init__(self, machine: Machine, *, seed: int, judge: WorkerEvaluator | None = None) -> None:
+        def made(limits: Limits) -> WorkerEvaluator:  # it starts no process yet
+            return WorkerEvaluator(
+                machine.target, store=machine.store.root, toolchain=machine.toolchain, device=machine.device,
+                limits=limits, seed=seed,
+            )  # fmt: skip
 
-    def close(self) -> None:
-        """Stop every process."""
-
-
-class Gates:
-    """The gates of this machine. Used as a context manager."""
-
-    def __init__(self, machine: Machine, *, seed: int, judge: Judging | None = None) -> None:
-        self._machine, self._seed = machine, seed
-        depths: tuple[Depth, ...] = ("search", "accept")
-        self._judges: dict[Depth, Judging] = {depth: judge or self._made(depth) for depth in depths}
-
-    def _made(self, depth: Depth) -> WorkerEvaluator:
-        """Create an evaluator with the limits of a depth. Creating it starts no process."""
-        return WorkerEvaluator(
-            self._machine.target,
-            store=self._machine.store.root,
-            toolchain=self._machine.toolchain,
-            device=self._machine.device,
-            limits=_QUICK if depth == "search" else _LIMITS,
-            seed=self._seed,
-        )
-
-    def __enter__(self) -> Gates:
-        return self
+        self._judges: dict[Depth, WorkerEvaluator] = {"search": judge or made(_QUICK), "accept": judge or made(_LIMITS)}
 
     def __exit__(self, *_: object) -> None:
         for judge in self._judges.values():
             judge.close()
 
-    def judge(self, accused: Sequence[Accused], *, deepest: Depth = "accept") -> Iterator[tuple[Accused, Outcome]]:
+    def judge(self, accused: Sequence[Subject], *, deepest: Depth = "accept") -> Iterator[tuple[Subject, Outcome]]:
         """Evaluate each source at search depth and, where it passes and `deepest` allows, at acceptance depth.
 
         Yields one outcome for each source, in any order.
         """
-        passed = list[Accused]()
+        passed = list[Subject]()
         for one, outcome in self._at("search", accused):
             if outcome.alive and deepest == "accept":
                 passed.append(one)
@@ -103,26 +72,17 @@ class Gates:
                 yield one, outcome
         yield from self._at("accept", passed)
 
-    def _at(self, depth: Depth, accused: Sequence[Accused]) -> Iterator[tuple[Accused, Outcome]]:
+    def _at(self, depth: Depth, accused: Sequence[Subject]) -> Iterator[tuple[Subject, Outcome]]:
         by_digest, jobs = {one.source.digest: one for one in accused}, list[EvaluationJob]()
         for one in accused:
-            if findings := _refused(one):
-                yield one, Outcome(alive=False, stage="check", why=findings)
+            template = replace(one.template, source=one.source.text, includes=())
+            found = errors(check(one.region, template, one.candidate.params, one.target, layout_fits=fits))
+            if found and found[0].text:
+                yield one, Outcome(alive=False, stage="check", why=found[0].text)
             else:
-                s = one.subject
-                jobs.append(
-                    EvaluationJob(candidate=s.candidate, region=s.region, template=s.template, source=one.source)
-                )
+                jobs.append(one.job)
         for job, result in self._judges[depth].prepare(jobs, depth=depth) if jobs else ():
             yield by_digest[job.source.digest], _outcome(depth, result)
-
-
-def _refused(one: Accused) -> str:
-    """Return the first error of the static check of the source as a template's kernel; empty when there is none."""
-    s = one.subject
-    template = replace(s.template, source=one.source.text, includes=())
-    found = errors(check(s.region, template, s.candidate.params, s.target, layout_fits=fits))
-    return found[0].text if found else ""
 
 
 def _outcome(depth: Depth, result: Prepared | Verdict) -> Outcome:
@@ -143,29 +103,16 @@ def _outcome(depth: Depth, result: Prepared | Verdict) -> Outcome:
             raise AssertionError(f"nobody asked for {result!r}")
 
 
-class Trying(Protocol):
-    """A validator of one subject with one seed."""
-
-    def refuses(self, subject: Subject, seed: int, depth: Depth) -> str:
-        """Return why the subject's own kernel is rejected; empty when it passes."""
-
-
-class Many:
+class Many(AbstractContextManager["Many"]):
     """Validations of shipped kernels with chosen seeds, in one worker process. Used as a context manager."""
 
     def __init__(self, machine: Machine) -> None:
         setup = p.Setup(
-            target=machine.target,
-            store=str(machine.store.root),
-            toolchain=machine.toolchain,
-            memory_bytes=_MEMORY_BYTES,
+            target=machine.target, store=str(machine.store.root), toolchain=machine.toolchain, device=machine.device,
             torch_threads=min(machine.target.threads, cpus_at_once()) if machine.target.kind == "cpu" else 1,
-            device=machine.device,
-        )
+            memory_bytes=_MEMORY_BYTES,
+        )  # fmt: skip
         self._pool, self._machine = WorkerPool(setup, _LIMITS, 1), machine
-
-    def __enter__(self) -> Many:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._pool.close()
@@ -183,7 +130,7 @@ class Many:
             return built
         request = p.Validate(
             region=replace(subject.region, sites=()),
-            implementation=implementation(subject, built),
+            implementation=requests.implementation(subject.job, built),
             seed=seed,
             repeats=16 if depth == "search" else ACCEPT_REPEATS,
             depth=depth,
@@ -196,11 +143,3 @@ class Many:
         if isinstance(outcome, p.Report):
             return f"{depth}: " + "; ".join(f"{c.name}: {c.detail}" for c in outcome.report.checks if not c.ok)
         return f"{depth}: {said(outcome)}"
-
-
-def implementation(subject: Subject, binary: Binary) -> p.Implementation:
-    """Return a subject's own kernel in the form that workers take."""
-    job = EvaluationJob(
-        candidate=subject.candidate, region=subject.region, template=subject.template, source=subject.source
-    )
-    return requests.implementation(job, binary)

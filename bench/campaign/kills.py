@@ -21,13 +21,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import cast
 
+import agentcompile
+from agentcompile.catalog import default_root
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
 from agentcompile.events import TrialFinished
 from agentcompile.ir.codec import decode
-from agentcompile.ir.digest import Json
+from agentcompile.ir.digest import digest_files
 from agentcompile.ir.trial import Measured
 from agentcompile.lockfile import read_lock
 from agentcompile.options import resolve
@@ -36,8 +37,7 @@ from agentcompile.system.probe import ceiling, ceiling_key
 from agentcompile.tuning.trial_database import disturbed
 
 from ..models.presets import materialise
-from .ledger import Ledger, package_digest
-from .report import Campaign, Report, Say
+from .report import Campaign, Figures, Ledger, Report, Say, fresh_environment
 
 DEFAULT = 500
 CONTEXT = 48
@@ -71,16 +71,12 @@ class _Bench:
 
     def start(self, *arguments: object, code: str = "") -> subprocess.Popen[bytes]:
         """Start a process of the command line, or of the Python code `code`, in its own process group."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("AGENTCOMPILE_")}  # noqa: TID251
         with (self.root / "said").open("wb") as said:
             return subprocess.Popen(
                 [sys.executable, *(("-c", code) if code else ("-m", "agentcompile")), *map(str, arguments)],
-                env={**kept, "AGENTCOMPILE_HOME": str(self.home)},
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
+                env=fresh_environment(self.home), stdin=subprocess.DEVNULL, stdout=said, stderr=said,
                 start_new_session=True,
-            )
+            )  # fmt: skip
 
     def end(self, *arguments: object, code: str = "") -> tuple[int, str]:
         """Run a process to its end; return its exit code (-1 after the time limit) and the end of its output."""
@@ -92,19 +88,14 @@ class _Bench:
             status = -1
         return status, (self.root / "said").read_text(errors="replace")[-300:]
 
+    @property
     def here(self) -> Machine:
-        """Return the machine as the runs see it."""
+        """The machine as the runs see it."""
         return this_machine(resolve({"home": str(self.home), "target": "cpu", "threads": THREADS}).options)
-
-    def keep_ceilings(self) -> None:
-        """Store the machine's roofline ceilings as a calm machine's; a busy one would measure them in every run."""
-        here = self.here()
-        with evaluator_of(here, 0) as judge:
-            ceiling(here.target, here.store, lambda: replace(judge.ceiling(), calm=True))
 
     def forget(self) -> None:
         """Delete the machine's trials and roofline ceilings, so that they are measured again."""
-        here = self.here()
+        here = self.here
         for path in (*self.home.rglob("*.sqlite*"), here.store.path(ceiling_key(here.target.digest), ".json")):
             path.unlink(missing_ok=True)
 
@@ -146,52 +137,49 @@ class Findings:
     seed: int
 
 
-def run(campaign: Campaign, say: Say) -> Report:
-    """Make `campaign.count` kills."""
-    return report([find(campaign, say)])
-
-
 def find(campaign: Campaign, say: Say) -> Findings:
     """Make the kills of one share, in a home and folder of its own.
 
     Results in the ledger are reused if the same program made them.
     """
-    ledger = Ledger(campaign.partial, (package_digest(), campaign.seed, "kills"))
+    ledger = Ledger(campaign.partial, (_package_digest(), campaign.seed, "kills"))
+    courses, kills = list[Course](), 0
     with tempfile.TemporaryDirectory(prefix="kills") as folder:
         root = Path(folder)
         bench = _Bench(root=root, model=materialise("tiny-qwen3", root / "model", dtype="fp32"), home=root / "home")
+        quiet = {rule: root / f"quiet-{rule}.lock.toml" for rule in RULES}
         try:
-            return _found(bench, ledger, campaign, say)
+            while kills < campaign.quota:
+                number = len(courses) * campaign.shares + campaign.share
+                told = ledger.known(str(number))
+                if told is None and campaign.over:
+                    break
+                if told is None:
+                    rule = rule_of(number)
+                    if rule not in bench.run_s:
+                        _undisturbed(bench, quiet[rule], rule)
+                    course = _course(bench, quiet[rule], number, campaign.seed, min(KILLS, campaign.quota - kills))
+                    ledger.keep(str(number), asdict(course))
+                else:
+                    course = decode(Course, told)
+                courses.append(course)
+                kills += len(course.ways)
+                wrong = sum(len(one.wrong) for one in courses)
+                say(f"{kills} kills, {len(courses)} runs to a lock, {wrong} failures")
+            locks = tuple(read_lock(lock).content_hash for lock in quiet.values() if lock.exists())
         finally:  # stopping the campaign stops all processes that it started
             for pid in _processes(bench.home):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+    run_s = max(bench.run_s.values(), default=0.0)
+    return Findings(courses=tuple(courses), run_s=run_s, locks=locks, seed=campaign.seed)
 
 
-def _found(bench: _Bench, ledger: Ledger, campaign: Campaign, say: Say) -> Findings:
-    quiet = {rule: bench.root / f"quiet-{rule}.lock.toml" for rule in RULES}
-    courses, kills = list[Course](), 0
-    while kills < campaign.quota:
-        number = len(courses) * campaign.shares + campaign.share
-        told = ledger.known(str(number))
-        if told is None and campaign.over:
-            break
-        if told is None:
-            rule = rule_of(number)
-            if rule not in bench.run_s:
-                _undisturbed(bench, quiet[rule], rule)
-            course = _course(bench, quiet[rule], number, campaign.seed, min(KILLS, campaign.quota - kills))
-            ledger.keep(str(number), asdict(course))
-        else:
-            course = decode(Course, cast(Json, told))
-        courses.append(course)
-        kills += len(course.ways)
-        wrong = sum(len(one.wrong) for one in courses)
-        say(f"{kills} kills, {len(courses)} runs to a lock, {wrong} failures")
-    locks = tuple(read_lock(lock).content_hash for lock in quiet.values() if lock.exists())
-    return Findings(
-        courses=tuple(courses), run_s=max(bench.run_s.values(), default=0.0), locks=locks, seed=campaign.seed
-    )
+def _package_digest() -> str:
+    """Return the digest of the whole compiler with its templates; results under another digest do not count."""
+    roots = (Path(agentcompile.__file__).resolve().parent, default_root())
+    files = [path for root in roots for path in sorted(root.rglob("*")) if path.is_file()]
+    return digest_files("package/1", [path for path in files if "__pycache__" not in path.parts])
 
 
 def _undisturbed(bench: _Bench, lock: Path, rule: str) -> None:
@@ -209,7 +197,9 @@ def _undisturbed(bench: _Bench, lock: Path, rule: str) -> None:
     bench.end(*_compile(bench, lock, directory, rule))
     bench.run_s[rule] = time.monotonic() - begin_run
     bench.generated(lock)
-    bench.keep_ceilings()
+    here = bench.here
+    with evaluator_of(here, 0) as judge:  # ceilings as a calm machine's: a busy one would measure them in every run
+        ceiling(here.target, here.store, lambda: replace(judge.ceiling(), calm=True))
 
 
 def rule_of(number: int) -> str:
@@ -222,15 +212,14 @@ def report(found: Sequence[Findings]) -> Report:
     courses = sorted((course for one in found for course in one.courses), key=lambda course: course.number)
     ways = Counter(way for course in courses for way in course.ways)
     locks = {lock for one in found for lock in one.locks} | {course.lock for course in courses if course.lock}
-    seed = found[0].seed
-    figures: dict[str, float | int | str] = {
+    figures: Figures = {
         "runs resumed to a lock": len(courses),
         **{f"runs that choose by {rule}": sum(rule_of(c.number) == rule for c in courses) for rule in RULES},
         "undisturbed run with a warm store, s": round(max(one.run_s for one in found), 1),
         "different locks": len(locks),
         **{f"kills of the {way}": ways[way] for way in WAYS},
     }
-    failures = [f"run {course.number} (seed {seed}): {one}" for course in courses for one in course.wrong]
+    failures = [f"run {course.number} (seed {found[0].seed}): {one}" for course in courses for one in course.wrong]
     return Report(kind="kills", tried=sum(ways.values()), failures=tuple(failures), figures=figures)
 
 
@@ -285,7 +274,7 @@ def _killed(
     if not (directory / "events.jsonl").exists():
         shutil.rmtree(directory, ignore_errors=True)
         code, said = bench.end(*_compile(bench, lock, directory, rule))
-    elif not lock.exists() or not _finished(directory):
+    elif not lock.exists() or b'"kind":"run-finished"' not in _whole_lines(directory).replace(b'": "', b'":"'):
         code, said = bench.end("compile", "--resume", "--run-dir", directory)
     if code or not lock.exists():
         return [*wrong, f"it did not reach a lock: exit code {code}: {said}"]
@@ -304,10 +293,8 @@ def _kill(
     until = time.monotonic() + rng.random() * rng.uniform(0.0, 1.1) * run_s
     end = time.monotonic() + (_LIMIT_S if way == "lock" else 0.0)
     while process.poll() is None and time.monotonic() < max(until, end):
-        if way == "lock" and any(path != lock for path in lock.parent.glob(f"*{lock.name}*")):
-            break  # its temporary file is there
-        if way == "lock" and lock.exists():
-            break
+        if way == "lock" and any(lock.parent.glob(f"*{lock.name}*")):
+            break  # it is there, or its temporary file
         time.sleep(0.0005 if way == "lock" else 0.01)
     if process.poll() is not None:
         return False
@@ -329,7 +316,6 @@ def _kill(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that still runs, with its process group."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -358,10 +344,6 @@ def _left(bench: _Bench) -> Iterator[str]:
 def _whole_lines(directory: Path) -> bytes:
     path = directory / "events.jsonl"
     return path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-
-
-def _finished(directory: Path) -> bool:
-    return b'"kind":"run-finished"' in _whole_lines(directory).replace(b'": "', b'":"')
 
 
 def _torn(lock: Path) -> Iterator[str]:

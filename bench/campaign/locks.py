@@ -14,10 +14,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
 
 from agentcompile import catalog
 from agentcompile.capture import Captured
@@ -35,12 +35,10 @@ from agentcompile.pipeline import compile_model
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.regions.partition import Partition
 from agentcompile.replay.open import Opened, cuts_of, opened_with
-from agentcompile.replay.sources import LockSources
+from agentcompile.replay.sources import LockSources, write_bundle
 
-from .hanging import HungError, limited
-from .lock_bytes import SPOILS
-from .lock_meanings import FORGERIES, Ground
-from .report import Campaign, Report, Say
+from .report import Campaign, Figures, HungError, Report, Say, limited
+from .spoiling import FORGERIES, SPOILS, Ground
 
 DEFAULT = 12_500
 RESEALED = 0.2
@@ -58,6 +56,9 @@ A wrong kernel or layout differs by tens of times that.
 """
 PRESET, CONTEXT, THREADS = "preset:tiny-qwen3", 64, 2
 REFUSALS = (ExitCode.USAGE, ExitCode.DRIFT)
+IDS = (3, 141, 59, 26, 5, 358, 97, 93, 238, 46, 264, 33, 83, 27, 95, 28, 84, 197, 169, 399, 37)
+"""The prompt that locks are compared by."""
+Answer = dict[str, float | int | str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,22 +83,20 @@ class Target:
     templates: catalog.Catalog
     kept: LockSources
     folder: Path
-    _cuts: dict[Regime, tuple[Graph, Partition]] = field(default_factory=dict)
+    cuts: dict[Regime, tuple[Graph, Partition]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, path: Path, options: Options, folder: Path) -> Target:
         """Open the lock at `path`, of the model that `options` name."""
         lock, here = read_lock(path), this_machine(options, kind="cpu")
-        checkpoint = find_model(options.model, options.cache)
-        model = load_model(checkpoint, lock.model.context, here.store, here.hashes)
+        model = load_model(find_model(options.model, options.cache), lock.model.context, here.store, here.hashes)
         templates = catalog.load([catalog.default_root()], kinds=kinds(), layouts=LAYOUTS)
         kept = LockSources(bundle=Bundle(sources={}, templates={}))
         made = cls(path=path, lock=lock, here=here, model=model, templates=templates, kept=kept, folder=folder)
-        held: dict[str, object] = {}
+        ground = made.ground()
         for job in made.opened(path, lock).jobs:
-            held |= {job.source.digest: job.source, job.template.digest: job.template}
-            kept.bundle.sources[job.source.digest] = job.source  # type: ignore[index]
-            kept.bundle.templates[job.template.digest] = job.template  # type: ignore[index]
+            ground.keep(job.source)
+            ground.keep(job.template)
         return made
 
     def opened(self, path: Path, lock: Lock) -> Opened:
@@ -105,9 +104,9 @@ class Target:
         return opened_with(path, lock, self.here, self.model, self.templates, self.kept, cuts=self._cut)
 
     def _cut(self, captured: Captured, regime: Regime, kind: str) -> tuple[Graph, Partition]:
-        if regime not in self._cuts:
-            self._cuts[regime] = cuts_of(captured, regime, kind)
-        return self._cuts[regime]
+        if regime not in self.cuts:
+            self.cuts[regime] = cuts_of(captured, regime, kind)
+        return self.cuts[regime]
 
     def ground(self) -> Ground:
         """Return what a forger can use; its bundle holds the sources and templates that forged locks name."""
@@ -156,10 +155,11 @@ def resealed(target: Target, ground: Ground, at: int, seed: int) -> Attempt:
 
 def same(one: Opened, other: Opened) -> bool:
     """Return whether two locks run the same programs for the same lengths, on the same number of threads."""
-    sources = [{job.source.digest for job in opened.jobs} for opened in (one, other)]
-    return (one.decode, one.prefill, one.lock.target.threads, sources[0]) == (
-        other.decode, other.prefill, other.lock.target.threads, sources[1],
-    )  # fmt: skip
+    first, second = (
+        (opened.decode, opened.prefill, opened.lock.target.threads, {job.source.digest for job in opened.jobs})
+        for opened in (one, other)
+    )
+    return first == second
 
 
 class Runner:
@@ -167,15 +167,14 @@ class Runner:
 
     def __init__(self, model: str, home: str, first: Path) -> None:
         """Store what the process needs; `first` is the lock that others are compared with."""
-        self._model, self._home, self._first = model, home, first
+        self._command = [sys.executable, "-m", __name__, model, home, str(THREADS)]
+        self._first = first
         self._process: subprocess.Popen[str] | None = None
 
-    def run(self, path: Path) -> Mapping[str, float | int | str]:
+    def run(self, path: Path) -> Answer:
         """Run one lock; return its answer, which has a `failure` when the process gave none."""
         if self._process is None:
-            module = f"{__package__}.lock_runner"
-            command = [sys.executable, "-m", module, self._model, self._home, str(THREADS)]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             if "apart" not in (answer := self._ask(self._first)):
                 return {"failure": f"the original does not run: {answer}"}
         return self._ask(path)
@@ -183,38 +182,55 @@ class Runner:
     def close(self) -> None:
         """End the process."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout):
-                if stream is not None:
-                    stream.close()
+            with self._process:
+                self._process.kill()
             self._process = None
 
-    def _ask(self, path: Path) -> Mapping[str, float | int | str]:
-        process = self._process
+    def _ask(self, path: Path) -> Answer:
+        process, line = self._process, ""
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(f"{path}\n")
         process.stdin.flush()
-        line = _line(process.stdout, RUN_LIMIT_S)
+        with suppress(HungError), limited(RUN_LIMIT_S):
+            line = process.stdout.readline()
         if not line:
             self.close()
             return {"failure": f"no answer: the process died, or ran for {RUN_LIMIT_S:g} s"}
-        found: Mapping[str, float | int | str] = json.loads(line)
+        found: Answer = json.loads(line)
         return found
 
 
-def _line(stream: IO[str], limit_s: float) -> str:
-    """Return the next line of a stream; empty at its end and after the time limit."""
-    try:
-        with limited(limit_s):
-            return stream.readline()
-    except HungError:
-        return ""
+def run_locks(model: str, home: str, threads: int) -> None:
+    """Run locks in this process, to compare their outputs with those of the first.
+
+    In: the path of a lock on each line of stdin. Out: a JSON object for each on stdout, with the largest difference
+    from the first lock's outputs relative to their largest value, or a refusal. Outputs are logits: from decode steps
+    at every position, and from its prefill.
+    """
+    import torch
+
+    from agentcompile.replay.load import replay_lock
+
+    options = resolve({"model": model, "home": home, "threads": threads}).options
+    first: tuple[torch.Tensor, ...] | None = None
+    for line in sys.stdin:
+        answer: Answer = {}
+        try:
+            loaded = replay_lock(Path(line.strip()), options)
+            ids = [token % loaded.info.vocab for token in IDS]
+            made = loaded.logits(ids), loaded.prefill(ids)
+            first = first or made
+            pairs = list(zip(first, made, strict=True))
+            answer["apart"] = max(float((one - other).abs().max() / one.abs().max()) for one, other in pairs)
+            answer["finite"] = int(all(bool(torch.isfinite(other).all()) for _, other in pairs))
+        except AgentCompileError as error:
+            answer = {"refused": int(error.exit_code), "message": error.message}
+        print(json.dumps(answer), flush=True)
 
 
-def wrong(answer: Mapping[str, float | int | str]) -> str:
+def wrong(answer: Answer) -> str:
     """Return what is wrong with how a lock ran; empty when nothing is.
 
     A refusal is not wrong, because kernels are validated before they run.
@@ -243,19 +259,15 @@ def run(campaign: Campaign, say: Say) -> Report:
 
 
 def attack(
-    target: Target,
-    campaign: Campaign,
-    say: Say,
-    *,
-    model: str,
-    home: str,
-    runs: int = RUNS,
-    resealed_share: float = RESEALED,
+    target: Target, campaign: Campaign, say: Say, *, model: str, home: str, runs: int = RUNS, share: float = RESEALED
 ) -> Report:
-    """Change the lock of `target` as often as requested, and run up to `runs` of the other plans that open."""
+    """Change the lock of `target` as often as requested, and run up to `runs` of the other plans that open.
+
+    `share` is the part of the attempts whose locks are resealed.
+    """
     campaign = replace(campaign, begun=time.monotonic())  # the time limit leaves out the preparation
     ground, original = target.ground(), target.opened(target.path, target.lock)
-    forged = round(campaign.count * resealed_share)
+    forged = round(campaign.count * share)
     counts, failures, others, slowest = Counter[str](), list[str](), list[tuple[Attempt, Path]](), 0.0
     for at in range(campaign.count):
         if campaign.over:
@@ -280,40 +292,31 @@ def attack(
         if (at + 1) % 1000 == 0:
             say(f"{at + 1} locks, {len(failures)} failures, {len(others)} other plans")
     tried = counts["raw"] + counts["resealed"]
-    failures += _run(target, others, counts, model, home, runs, campaign.seed, say)
-    figures: dict[str, float | int | str] = dict(sorted(counts.items()))
-    return Report(
-        kind="locks", tried=tried, failures=tuple(failures),
-        figures={**figures, "slowest opening (s)": round(slowest, 2)},
-    )  # fmt: skip
+    sample = random.Random(campaign.seed).sample(others, min(runs, len(others)))
+    failures += _run(target, sample, counts, Runner(model, home, target.path), say)
+    figures: Figures = {**dict(sorted(counts.items())), "slowest opening (s)": round(slowest, 2)}
+    return Report(kind="locks", tried=tried, failures=tuple(failures), figures=figures)
 
 
 def _run(
-    target: Target,
-    others: list[tuple[Attempt, Path]],
-    counts: Counter[str],
-    model: str,
-    home: str,
-    runs: int,
-    seed: int,
-    say: Say,
+    target: Target, sample: list[tuple[Attempt, Path]], counts: Counter[str], runner: Runner, say: Say
 ) -> Iterator[str]:
-    """Run a sample of the other plans; yield a line for each that is wrong."""
-    from agentcompile.replay.sources import write_bundle
-
-    sample = random.Random(seed).sample(others, min(runs, len(others)))
-    runner = Runner(model, home, target.path)
     try:
         for at, (attempt, path) in enumerate(sample):
             # Sources and templates that a forged lock names are in its own bundle, beside it.
             if (bundle := target.kept.whole(read_lock(path))) is not None:
                 write_bundle(path, bundle, path.with_name(path.name.removesuffix(".toml") + ".bundle.tar.xz"))
             answer = runner.run(path)
-            what = "refused" if "refused" in answer else "wrong" if wrong(answer) else "as the original"
+            reason = wrong(answer)
+            what = "refused" if "refused" in answer else "wrong" if reason else "as the original"
             counts[f"other plans that ran: {what}"] += 1
-            if reason := wrong(answer):
+            if reason:
                 yield f"{attempt.name} ({attempt.how}): {reason}"
             if (at + 1) % 10 == 0:
                 say(f"{at + 1} of {len(sample)} other plans ran")
     finally:
         runner.close()
+
+
+if __name__ == "__main__":
+    run_locks(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -28,12 +28,10 @@ from agentcompile.tuning.trial_database import judging_digest
 
 from .drawing import Building, Mutant, draw
 from .equivalent import reason
-from .judging import Accused, Gates, Outcome
-from .ledger import Ledger
-from .probing import entered, trapped
-from .report import Campaign, Report, Say
+from .judging import Gates, Outcome
+from .probing import behind_walls, entered, trapped
+from .report import Campaign, Figures, Ledger, Report, Say
 from .subjects import Subject, regions, shipped, subjects
-from .walls import behind_walls
 
 DEFAULT = 400
 _TOGETHER = 12
@@ -93,11 +91,6 @@ class Findings:
     """Why no CUDA mutants could be compiled; empty if they could."""
 
 
-def run(campaign: Campaign, say: Say) -> Report:
-    """Draw `count` mutants, evaluate them, and report the score of every kind of region."""
-    return report([find(campaign, say)])
-
-
 def find(campaign: Campaign, say: Say) -> Findings:
     """Draw and evaluate the mutants of one share, which are those of some of the subjects."""
     machine = this_machine(resolve({"threads": campaign.threads or None}).options)
@@ -133,54 +126,73 @@ def attack(
 
     Results that the ledger has from an earlier run under the same rules are reused.
     """
-    ledger = Ledger(campaign.partial, (judging_digest(), campaign.seed))
-    fates, drawn, control = list[Fate](), Counter[str](), _Control(gates, ledger)
+    fates, drawn = list[Fate](), Counter[str]()
+    court = _Court(gates, Ledger(campaign.partial, (judging_digest(), campaign.seed)))
     mutants = draw(made, Building(machine), campaign.seed, drawn)
     while len(fates) < campaign.quota and not campaign.over:
         group = list(itertools.islice(mutants, min(_TOGETHER, campaign.quota - len(fates))))
         if not group:
             break
-        group = [m for m in group if not control.refuses(m.subject, "search")]
-        outcomes = _asked([Accused(subject=m.subject, source=m.source) for m in group], gates, ledger)
-        late = {m.subject.name for m in group if outcomes[m.source.digest].late}
-        group = [m for m in group if m.subject.name not in late or not control.refuses(m.subject, "accept")]
-        found = _judged(group, outcomes, control, gates, ledger)
+        found = court.fates(group)
         fates += found
         for fate in found:
             if fate.fate == "survived":
                 say(_line(fate))
-        say(f"{len(fates)} of {campaign.quota}: {_summary(fates)}; {dict(drawn)}")
-    return Findings(
-        fates=tuple(fates),
-        faults=tuple(control.faults),
-        originals=control.figures,
-        drawn=dict(drawn),
-        cuda={},
-    )
+        counts = ", ".join(f"{count} {fate}" for fate, count in Counter(f.fate for f in fates).items())
+        say(f"{len(fates)} of {campaign.quota}: {counts}; {dict(drawn)}")
+    return Findings(fates=tuple(fates), faults=tuple(court.faults), originals=court.figures, drawn=dict(drawn), cuda={})
 
 
-class _Control:
-    """The control: no unmutated kernel may be rejected, at either depth, where a mutant of it is killed."""
+class _Court:
+    """The gates, with their results so far, and the control: no unmutated kernel may be rejected.
+
+    That holds at either depth, where a mutant of the kernel is killed.
+    """
 
     def __init__(self, gates: Gates, ledger: Ledger) -> None:
         self._gates, self._ledger = gates, ledger
         self._found: dict[tuple[str, Depth], Outcome] = {}
         self._springs: dict[str, bool] = {}
 
-    def refuses(self, subject: Subject, depth: Depth) -> bool:
-        """Return whether the subject's own kernel is rejected at a depth."""
+    def fates(self, group: Sequence[Mutant]) -> list[Fate]:
+        """Evaluate mutants, but for those of kernels that are rejected themselves."""
+        group = [m for m in group if not self._refuses(m.subject, "search")]
+        outcomes = self._outcomes([replace(m.subject, source=m.source) for m in group])
+        late = {m.subject.name for m in group if outcomes[m.source.digest].late}
+        group = [m for m in group if m.subject.name not in late or not self._refuses(m.subject, "accept")]
+        alive = [m for m in group if outcomes[m.source.digest].alive]
+        traps = {m.source.digest: trap for m in alive if self._trapping(m.subject) and (trap := _trap(m))}
+        sprung = self._outcomes(list({trap.source.digest: trap for trap in traps.values()}.values()))
+        unreached = {digest for digest, trap in traps.items() if sprung[trap.source.digest].alive}
+        guards = {m.source.digest: _guarded(m) for m in alive if m.source.language == "cpp"}
+        stopped = self._outcomes(list(guards.values()))
+        undefined = {digest for digest, guard in guards.items() if stopped[guard.source.digest].stage == "crash"}
+        return [
+            _fate(m, outcomes[m.source.digest], m.source.digest in unreached, m.source.digest in undefined)
+            for m in group
+        ]
+
+    def _outcomes(self, accused: Sequence[Subject], deepest: Depth = "accept") -> dict[str, Outcome]:
+        """Return the outcome of each source by its digest, from the ledger where it is known."""
+        told = {one.source.digest: self._ledger.known(f"{one.source.digest} {deepest}") for one in accused}
+        unknown = [one for one in accused if told[one.source.digest] is None]
+        for one, outcome in self._gates.judge(unknown, deepest=deepest):
+            told[one.source.digest] = asdict(outcome)
+            self._ledger.keep(f"{one.source.digest} {deepest}", asdict(outcome))
+        return {digest: Outcome(**row) for digest, row in told.items() if row is not None}
+
+    def _refuses(self, subject: Subject, depth: Depth) -> bool:
         key = (subject.name, depth)
         if key not in self._found:
-            accused = Accused(subject=subject, source=subject.source)
-            self._found[key] = _asked([accused], self._gates, self._ledger, depth)[subject.source.digest]
+            self._found[key] = self._outcomes([subject], depth)[subject.source.digest]
         return not self._found[key].alive
 
-    def springs(self, subject: Subject) -> bool:
+    def _trapping(self, subject: Subject) -> bool:
         """Return whether a trap at the kernel's entry is noticed; if not, an unnoticed trap elsewhere means nothing."""
         if subject.name not in self._springs:
             text = entered(subject.source.text, cuda=subject.template.language == "cuda")
-            accused = Accused(subject=subject, source=replace(subject.source, text=text))
-            told = _asked([accused], self._gates, self._ledger, "search")[accused.source.digest]
+            source = replace(subject.source, text=text)
+            told = self._outcomes([replace(subject, source=source)], "search")[source.digest]
             self._springs[subject.name] = not told.alive
         return self._springs[subject.name]
 
@@ -197,109 +209,59 @@ class _Control:
     @property
     def figures(self) -> dict[str, int]:
         """The counts of unmutated kernels that were evaluated, passed at search depth, and were accepted."""
-        accepted = sum(told.alive for (_, depth), told in self._found.items() if depth == "accept")
-        passed = sum(told.alive for (_, depth), told in self._found.items() if depth == "search")
-        return {"originals": len({name for name, _ in self._found}), "passed": passed, "accepted": accepted}
+        alive = Counter(depth for (_, depth), told in self._found.items() if told.alive)
+        return {
+            "originals": len({name for name, _ in self._found}),
+            "passed": alive["search"],
+            "accepted": alive["accept"],
+        }
 
 
-def _judged(
-    group: Sequence[Mutant], outcomes: Mapping[str, Outcome], control: _Control, gates: Gates, ledger: Ledger
-) -> list[Fate]:
-    alive = [m for m in group if outcomes[m.source.digest].alive]
-    traps = {m.source.digest: trap for m in alive if control.springs(m.subject) and (trap := _trap(m))}
-    sprung = _asked(list({trap.source.digest: trap for trap in traps.values()}.values()), gates, ledger)
-    unreached = {digest for digest, trap in traps.items() if sprung[trap.source.digest].alive}
-    guards = {m.source.digest: guard for m in alive if (guard := _guarded(m))}
-    stopped = _asked(list(guards.values()), gates, ledger)
-    undefined = {digest for digest, guard in guards.items() if stopped[guard.source.digest].stage == "crash"}
-    return [
-        _fate(m, outcomes[m.source.digest], m.source.digest in unreached, m.source.digest in undefined) for m in group
-    ]
-
-
-def _asked(accused: Sequence[Accused], gates: Gates, ledger: Ledger, deepest: Depth = "accept") -> dict[str, Outcome]:
-    """Return the outcome of each source by its digest, from the ledger where it is known."""
-    told = {one.source.digest: ledger.known(f"{one.source.digest} {deepest}") for one in accused}
-    for one, outcome in gates.judge([one for one in accused if told[one.source.digest] is None], deepest=deepest):
-        told[one.source.digest] = asdict(outcome)
-        ledger.keep(f"{one.source.digest} {deepest}", asdict(outcome))
-    return {
-        digest: Outcome(alive=bool(row["alive"]), stage=str(row["stage"]), why=str(row["why"]), late=bool(row["late"]))
-        for digest, row in told.items()
-        if row is not None
-    }
-
-
-def _trap(mutant: Mutant) -> Accused | None:
+def _trap(mutant: Mutant) -> Subject | None:
     source, language = mutant.subject.source, mutant.subject.template.language
     text = trapped(source.text, mutant.mutation.start, cuda=language == "cuda")
-    return Accused(subject=mutant.subject, source=replace(source, text=text)) if text else None
+    return replace(mutant.subject, source=replace(source, text=text)) if text else None
 
 
-def _guarded(mutant: Mutant) -> Accused | None:
-    """Build the mutant so that an index beyond an array of known length traps; None for other languages than C++."""
-    source = mutant.source
-    if source.language != "cpp":
-        return None
-    walled = replace(source, text=behind_walls(source.text), flags=(*source.flags, *_GUARDED))
-    return Accused(subject=mutant.subject, source=walled)
+def _guarded(mutant: Mutant) -> Subject:
+    """Return a mutant in C++ so that an index beyond an array of known length traps."""
+    source, text = mutant.source, behind_walls(mutant.source.text)
+    return replace(mutant.subject, source=replace(source, text=text, flags=(*source.flags, *_GUARDED)))
 
 
 def _fate(mutant: Mutant, outcome: Outcome, unreached: bool, undefined: bool) -> Fate:
-    where = mutant.mutation.describe(mutant.subject.source.text)
-    region, threads = mutant.subject.region, mutant.subject.target.threads
-    mutator, file, before, after = (str(where[key]) for key in ("mutator", "file", "before", "after"))
-    excuse = reason(
-        mutator,
-        region,
-        file,
-        before,
-        after,
-        threads=threads,
-        params=mutant.subject.numbers,
-        kernel=mutant.subject.template.id,
-        unreached=unreached,
-        undefined=undefined,
-    )
-    same = excuse if outcome.alive else ""
+    subject, where = mutant.subject, mutant.mutation.describe(mutant.subject.source.text)
+    same = outcome.alive and reason(
+        where["mutator"], subject.region, where["file"], where["before"], where["after"],
+        threads=subject.target.threads, params=subject.numbers, kernel=subject.template.id,
+        unreached=unreached, undefined=undefined,
+    )  # fmt: skip
     return Fate(
-        code=mutant.code,
-        region=region.kind,
-        subject=mutant.subject.name,
-        mutator=mutator,
-        file=file,
-        line=int(where["line"]),
-        before=before,
-        after=after,
+        code=mutant.code, region=subject.region.kind, subject=subject.name, **where,
         fate="equivalent" if same else "survived" if outcome.alive else "killed",
-        stage=outcome.stage,
-        why=same or outcome.why,
-        unreached=unreached,
-    )
+        stage=outcome.stage, why=same or outcome.why, unreached=unreached,
+    )  # fmt: skip
 
 
 def _line(fate: Fate) -> str:
-    """Format a survivor for people."""
     where = f"{fate.file}:{fate.line}{', which nothing reaches' if fate.unreached else ''}"
     return f"survived: {fate.subject}: {where}: {fate.mutator}: {fate.before}  ⇒  {fate.after}"
-
-
-def _summary(fates: Sequence[Fate]) -> str:
-    counts = Counter(f.fate for f in fates)
-    return ", ".join(f"{count} {fate}" for fate, count in counts.items())
 
 
 def report(found: Sequence[Findings]) -> Report:
     """Merge the results of all shares into one report; a mutant found by several shares counts once."""
     every = [fate for one in found for fate in one.fates]
     fates = list({fate.code: fate for fate in reversed(every)}.values())[::-1]
-    drawn, cuda, originals = (_summed(of) for of in zip(*((f.drawn, f.cuda, f.originals) for f in found), strict=True))
+    drawn, cuda, originals = Counter[str](), Counter[str](), Counter[str]()
+    for one in found:
+        for total, counts in ((drawn, one.drawn), (cuda, one.cuda), (originals, one.originals)):
+            total.update(counts)
     if len(every) > len(fates):
         drawn["the same machine code"] += len(every) - len(fates)
     survivors = [f for f in fates if f.fate == "survived"]
     lines = [_line(fate) for fate in survivors]
     killed = Counter(f.stage for f in fates if f.fate == "killed")
-    figures: dict[str, float | int | str] = {
+    figures: Figures = {
         **originals,
         "mutants": len(fates),
         **{f"killed at {stage}": count for stage, count in sorted(killed.items())},
@@ -327,13 +289,6 @@ def score(fates: Sequence[Fate]) -> str:
     """Return the killed mutants as a percentage of those that are not equivalent; "none" when there are none."""
     faults = [f for f in fates if f.fate != "equivalent"]
     return f"{100 * sum(f.fate == 'killed' for f in faults) / len(faults):.1f} %" if faults else "none"
-
-
-def _summed(counts: Sequence[Mapping[str, int]]) -> Counter[str]:
-    total = Counter[str]()
-    for one in counts:
-        total.update(one)
-    return total
 
 
 def _with_cuda(found: Findings, campaign: Campaign, machine: Machine, folder: Path, say: Say) -> Findings:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from .lexing import Token, line_at, place, tokens
-from .phrases import Code, arguments, declared, increments, operand_after, statement_ends, statements
+from . import phrases
+from .phrases import Code, Token, statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +30,15 @@ class Mutation:
         assert text.startswith(self.old, self.start), "a mutation belongs to one text"
         return text[: self.start] + self.new + text[self.start + len(self.old) :]
 
-    def describe(self, text: str) -> dict[str, str | int]:
+    def describe(self, text: str) -> dict[str, Any]:
         """Return the place in the template's own files, and the first line that differs, before and after."""
-        file, line = place(text, self.start)
+        file, line = phrases.place(text, self.start)
         return {
             "mutator": self.mutator,
             "file": file,
             "line": line,
-            "before": line_at(text, self.start),
-            "after": line_at(self.apply(text), self.start),
+            "before": phrases.line_at(text, self.start),
+            "after": phrases.line_at(self.apply(text), self.start),
         }
 
 
@@ -46,7 +47,7 @@ def mutations(text: str) -> dict[str, tuple[Mutation, ...]]:
 
     A mutator that finds no place is absent.
     """
-    code = Code(text, tokens(text))
+    code = Code(text, phrases.tokens(text))
     found = {}
     for name, mutator in MUTATORS.items():
         made = [Mutation(mutator=name, start=a, old=text[a:b], new=new) for a, b, new in mutator(code)]
@@ -61,26 +62,17 @@ Edit = tuple[int, int, str]
 Mutator = Callable[[Code], Iterator[Edit]]
 
 
-def _swap(table: Mapping[str, tuple[str, ...]], *, spaced: bool = True) -> Mutator:
-    """Make a mutator that replaces the operators of `table` by others.
+def _swap(table: Mapping[str, tuple[str, ...]]) -> Mutator:
+    """Make a mutator that replaces the names or operators of `table` by others.
 
-    With `spaced`, only operators between blanks count: those are binary, and no template's bracket or pointer is.
+    Of operators, only those between blanks count: those are binary, and no template's bracket or pointer is.
     """
 
     def find(code: Code) -> Iterator[Edit]:
         for i, token in enumerate(code.tokens):
-            if token.text in table and token.kind == "operator" and (code.spaced(i) or not spaced):
+            if token.text in table and (token.kind == "name" or (token.kind == "operator" and code.spaced(i))):
                 for new in table[token.text]:
                     yield token.start, token.end, new
-
-    return find
-
-
-def _names(table: Mapping[str, str]) -> Mutator:
-    def find(code: Code) -> Iterator[Edit]:
-        for token in code.tokens:
-            if token.kind == "name" and token.text in table:
-                yield token.start, token.end, table[token.text]
 
     return find
 
@@ -130,22 +122,30 @@ def _coefficient(code: Code) -> Iterator[Edit]:
 def _index(code: Code) -> Iterator[Edit]:
     """Move a subscript one further and one back; sizes of declared arrays are left to `constant`."""
     for i, token in enumerate(code.tokens):
-        if token.text != "[" or i == 0 or i not in code.partner or code.partner[i] == i + 1 or declared(code, i):
-            continue
-        before = code.tokens[i - 1]
-        if before.kind == "name" or before.text in ("]", ")"):
-            inner = code.text[token.end : code.tokens[code.partner[i]].start]
+        before, closing = code.tokens[i - 1], code.partner.get(i, i + 1)
+        subscripts = before.kind == "name" or before.text in ("]", ")")
+        if token.text == "[" and i > 0 and closing > i + 1 and subscripts and not phrases.declared(code, i):
+            inner = code.text[token.end : code.tokens[closing].start]
             for step in ("+ 1", "- 1"):
                 yield token.end, token.end + len(inner), f"({inner}) {step}"
 
 
-def _dropped(code: Code) -> Iterator[Edit]:
-    """Remove a statement that assigns, counts or calls."""
-    for first, last in statements(code):
-        words = [token.text for token in code.tokens[first:last]]
-        works = any(word.endswith("=") and word not in ("==", "!=", "<=", ">=") for word in words)
-        if works or "++" in words or "--" in words or "(" in words:
-            yield code.tokens[first].start, code.tokens[last].end, ";"
+def _removed(kind: Callable[[Sequence[Token]], bool]) -> Mutator:
+    """Make a mutator that removes the statements of a kind, which their tokens tell."""
+
+    def find(code: Code) -> Iterator[Edit]:
+        for first, last in statements(code):
+            if kind(code.tokens[first:last]):
+                yield code.tokens[first].start, code.tokens[last].end, ";"
+
+    return find
+
+
+def _works(tokens: Sequence[Token]) -> bool:
+    """Return whether a statement assigns, counts or calls."""
+    words = {token.text for token in tokens}
+    assigns = any(word.endswith("=") and word not in ("==", "!=", "<=", ">=") for word in words)
+    return assigns or not words.isdisjoint(("++", "--", "("))
 
 
 _BARRIERS = re.compile(
@@ -154,20 +154,17 @@ _BARRIERS = re.compile(
 )
 
 
-def _barrier(code: Code) -> Iterator[Edit]:
-    """Remove a barrier, a fence or a wait."""
-    for first, last in statements(code):
-        if any(_BARRIERS.fullmatch(token.text) for token in code.tokens[first:last] if token.kind == "name"):
-            yield code.tokens[first].start, code.tokens[last].end, ";"
+def _waits(tokens: Sequence[Token]) -> bool:
+    """Return whether a statement is a barrier, a fence or a wait."""
+    return any(token.kind == "name" and _BARRIERS.fullmatch(token.text) for token in tokens)
 
 
 def _block(code: Code) -> Iterator[Edit]:
     """Remove a whole `if` or `for` that has no `else`: tails, guards, loops."""
     for i, token in enumerate(code.tokens):
         if token.text in ("if", "for") and token.kind == "name":
-            end = statement_ends(code, i)
-            follows = code.tokens[end + 1].text if end + 1 < len(code.tokens) else ""
-            if end > i and follows != "else":
+            end = phrases.statement_ends(code, i)
+            if end > i and code.at(end + 1) != "else":
                 yield token.start, code.tokens[end].end, ";"
 
 
@@ -175,19 +172,15 @@ def _negated(code: Code) -> Iterator[Edit]:
     """Negate a condition, of an `if`, of a `while` or before a question mark."""
     for i, token in enumerate(code.tokens):
         if token.text in ("if", "while") and token.kind == "name":
-            opening = i + 2 if code.at(i + 1) == "constexpr" else i + 1
-            if code.at(opening) == "(" and opening in code.partner:
-                begin, end = code.tokens[opening].end, code.tokens[code.partner[opening]].start
+            if (body := phrases.body_of(code, i)) is not None:
+                begin, end = code.tokens[code.partner[body - 1]].end, code.tokens[body - 1].start
                 yield begin, end, f"!({code.text[begin:end]})"
-        elif token.text == "?":
-            asked = code.condition_before(i)
-            if asked is not None:
-                yield asked, token.start, f"!({code.text[asked : token.start].rstrip()}) "
+        elif token.text == "?" and (asked := code.condition_before(i)) is not None:
+            yield asked, token.start, f"!({code.text[asked : token.start].rstrip()}) "
 
 
 def _arguments(code: Code) -> Iterator[Edit]:
-    """Swap two neighbouring arguments of a call."""
-    for spans in arguments(code):
+    for spans in phrases.arguments(code):
         for (a, b), (c, d) in itertools.pairwise(spans):
             one, two = code.text[a:b], code.text[c:d]
             if one != two:
@@ -196,14 +189,13 @@ def _arguments(code: Code) -> Iterator[Edit]:
 
 def _initial(code: Code) -> Iterator[Edit]:
     """Change an initial value: 0 to 1, 1 to 0, an infinity to 0, or the first element of an array of zeros to 1."""
-    starts = {"0": ("1",), "1": ("0",), "0.0f": ("1.0f",), "1.0f": ("0.0f",), "INT32_MIN": ("0",), "true": ("false",)}
+    starts = {"0": "1", "1": "0", "0.0f": "1.0f", "1.0f": "0.0f", "INT32_MIN": "0", "true": "false"}
     for i, token in enumerate(code.tokens):
         if token.text != "=" or code.at(i - 1) in ("[", "(", "operator"):
             continue
         value, after = code.at(i + 1), code.at(i + 2)
         if after in (";", ",") and value in starts:
-            for new in starts[value]:
-                yield code.tokens[i + 1].start, code.tokens[i + 1].end, new
+            yield code.tokens[i + 1].start, code.tokens[i + 1].end, starts[value]
         elif value == "{" and after == "}":
             yield code.tokens[i + 1].start, code.tokens[i + 2].end, "{1.0f}"
         elif value == "-" and after == "INFINITY":
@@ -232,14 +224,12 @@ def _cast(code: Code) -> Iterator[Edit]:
 def _factor(code: Code) -> Iterator[Edit]:
     """Remove a factor or a term: a scale, a norm's weight, an offset, a bias."""
     for i, token in enumerate(code.tokens):
-        if token.text in ("*", "+", "-", "/") and token.kind == "operator" and code.spaced(i):
-            end = operand_after(code, i)
-            if end > i:
-                yield code.tokens[i - 1].end, code.tokens[end].end, ""
+        binary = token.text in ("*", "+", "-", "/") and token.kind == "operator" and code.spaced(i)
+        if binary and (end := phrases.operand_after(code, i)) > i:
+            yield code.tokens[i - 1].end, code.tokens[end].end, ""
 
 
 def _sign(code: Code) -> Iterator[Edit]:
-    """Remove a unary minus."""
     for i, token in enumerate(code.tokens):
         if token.text == "-" and not code.spaced(i) and code.at(i - 1) in ("(", ",", "=", "?", ":", "return", "*", "{"):
             yield token.start, token.end, ""
@@ -247,7 +237,7 @@ def _sign(code: Code) -> Iterator[Edit]:
 
 def _stride(code: Code) -> Iterator[Edit]:
     """Double the step of a loop, or make a factor of an index one larger."""
-    for first, last in increments(code):
+    for first, last in phrases.increments(code):
         text = code.text[code.tokens[first].start : code.tokens[last].end]
         if code.at(first) == "++":
             yield code.tokens[first].start, code.tokens[last].end, f"{text[2:]} += 2"
@@ -255,11 +245,10 @@ def _stride(code: Code) -> Iterator[Edit]:
             step = text[at + 2 :].strip()
             yield code.tokens[first].start, code.tokens[last].end, f"{text[:at]}+= 2 * ({step})"
     for i, token in enumerate(code.tokens):
-        if token.text != "*" or not code.spaced(i) or code.at(i + 2) in ("(", "<", "[", ".", "->", "::"):
-            continue
-        after = code.tokens[i + 1]
-        if after.kind == "name":
-            yield after.start, after.end, f"({after.text} + 1)"
+        if token.text == "*" and code.spaced(i) and code.at(i + 2) not in ("(", "<", "[", ".", "->", "::"):
+            after = code.tokens[i + 1]
+            if after.kind == "name":
+                yield after.start, after.end, f"({after.text} + 1)"
 
 
 MUTATORS: Mapping[str, Mutator] = {
@@ -270,13 +259,15 @@ MUTATORS: Mapping[str, Mutator] = {
     "equality": _swap({"==": ("!=",), "!=": ("==",)}),
     "logic": _swap({"&&": ("||",), "||": ("&&",)}),
     "bits": _swap({"&": ("|",), "|": ("&",), "^": ("|",), "<<": (">>",), ">>": ("<<",)}),
-    "extreme": _names({"min": "max", "max": "min", "fminf": "fmaxf", "fmaxf": "fminf", "INT32_MAX": "INT32_MIN"}),
+    "extreme": _swap(
+        {"min": ("max",), "max": ("min",), "fminf": ("fmaxf",), "fmaxf": ("fminf",), "INT32_MAX": ("INT32_MIN",)}
+    ),
     "constant": _constant,
     "mask": _mask,
     "coefficient": _coefficient,
     "index": _index,
-    "dropped": _dropped,
-    "barrier": _barrier,
+    "dropped": _removed(_works),
+    "barrier": _removed(_waits),
     "block": _block,
     "negated": _negated,
     "arguments": _arguments,
@@ -287,5 +278,3 @@ MUTATORS: Mapping[str, Mutator] = {
     "stride": _stride,
 }
 """The mutators by the name that reports show."""
-
-__all__ = ["MUTATORS", "Mutation", "Token", "mutations"]

@@ -1,18 +1,34 @@
-"""Whether any acceptance input reaches a mutated statement: a trap is put before it, and the kernel validated again.
+"""Traps in a materialised text: before a mutated statement, at a kernel's entry, and behind its local arrays.
 
-A kernel that passes with the trap never ran the statement. That does not prove that no input runs it, but it is the
-part of a proof that a machine can repeat: where reaching the statement depends on the region's extents alone, no input
-of this region will.
+A kernel that passes with a trap before a statement never ran it. That does not prove that no input runs it, but it is
+the part of a proof that a machine can repeat: where reaching the statement depends on the region's extents alone, no
+input of this region will. Guards behind a kernel's local arrays are checked when the arrays go out of scope, for what
+checked indices do not see: shared texts fill their arrays through pointers, whose bounds a compiler does not know.
 """
 
 from __future__ import annotations
 
-from .lexing import tokens
-from .phrases import Code, increments
+import re
 
-_TRAP = "__builtin_trap(); "
-_GOVERNED = "if ((__builtin_trap(), true)) "
-_CUDA_TRAP, _CUDA_GOVERNED = "__trap(); ", "if ((__trap(), true)) "
+from .phrases import Code, body_of, in_parentheses, increments, prologue_end, tokens
+
+_TRAP, _CUDA_TRAP = "__builtin_trap()", "__trap()"
+_ARRAY = re.compile(r"alignas\(64\) (?P<type>[\w<>]+(?: [\w<>]+)?) (?P<name>room|sums)\[(?P<count>[^\];]+)\];")
+_WALLED = """template <class T, long N> struct walled {
+    alignas(64) T own[N];
+    volatile unsigned wall[16];
+    walled() { for (int i = 0; i < 16; ++i) wall[i] = 0x5a5a5a5au; }
+    ~walled() { for (int i = 0; i < 16; ++i) if (wall[i] != 0x5a5a5a5au) __builtin_trap(); }
+    operator T*() { return own; }
+};
+"""
+
+
+def behind_walls(text: str) -> str:
+    """Return a materialised text with a guard behind its operands and sums: writing up to 64 bytes past them traps."""
+    begin = prologue_end(text)
+    body = _ARRAY.sub(r"walled<\g<type>, long(\g<count>)> \g<name>;", text[begin:])
+    return f"{text[:begin]}{_WALLED}{body}"
 
 
 def trapped(text: str, offset: int, *, cuda: bool = False) -> str:
@@ -29,15 +45,14 @@ def trapped(text: str, offset: int, *, cuda: bool = False) -> str:
     if found is None:
         return ""
     begin, governed = found
-    plain, under = (_CUDA_TRAP, _CUDA_GOVERNED) if cuda else (_TRAP, _GOVERNED)
-    start = code.tokens[begin].start
-    return text[:start] + (under if governed else plain) + text[start:]
+    trap, start = _CUDA_TRAP if cuda else _TRAP, code.tokens[begin].start
+    return text[:start] + (f"if (({trap}, true)) " if governed else f"{trap}; ") + text[start:]
 
 
 def entered(text: str, *, cuda: bool = False) -> str:
     """Return the text with a trap at its first entry, which every launch reaches: the control for all other traps."""
     at = text.index("{", text.index(") {", text.index('extern "C"'))) + 1
-    return text[:at] + " " + (_CUDA_TRAP if cuda else _TRAP) + text[at:]
+    return f"{text[:at]} {_CUDA_TRAP if cuda else _TRAP}; {text[at:]}"
 
 
 def _body(code: Code, index: int) -> tuple[int, bool] | None:
@@ -49,12 +64,9 @@ def _body(code: Code, index: int) -> tuple[int, bool] | None:
     for first, last in increments(code):
         if first <= index <= last:
             head = code.partner[last + 1] - 1
-    if head is None:
+    body = None if head is None else body_of(code, head)
+    if body is None:
         return None
-    opening = head + 2 if code.at(head + 1) == "constexpr" else head + 1
-    if opening not in code.partner:
-        return None
-    body = code.partner[opening] + 1
     return (body + 1, False) if code.at(body) == "{" else (body, True)
 
 
@@ -66,41 +78,19 @@ def _statement(code: Code, index: int) -> tuple[int, bool] | None:
     at = index
     while at > 0:
         before = code.at(at - 1)
-        if before in (";", "}") or (before == "{" and _is_block(code, at - 1)):
-            if not _in_parentheses(code, at):
+        heads = before == ")" and code.at(code.partner.get(at - 1, 0) - 1) in ("if", "for", "while", "constexpr")
+        # A brace opens statements after a parameter list, a header, `else` or `do`, but not after a type or a `=`.
+        block = before == "{" and (
+            code.at(at - 2) in (")", "else", "do", "const", "{", ";", "}") or code.at(at - 3) == "->"
+        )
+        if before in (";", "}") or block:
+            if not in_parentheses(code, at):
                 return at, False
             at -= 1
-        elif before == "else" or (before == ")" and _heads(code, at - 1)):
+        elif before == "else" or heads:
             return at, True
         elif before in (")", "]") and at - 1 in code.partner:
             at = code.partner[at - 1]
         else:
             at -= 1
     return None
-
-
-def _is_block(code: Code, brace: int) -> bool:
-    """Return whether a brace opens statements, as after a parameter list, a header, `else` or `do`.
-
-    A brace after a type or a `=` does not.
-    """
-    before = code.at(brace - 1)
-    return before in (")", "else", "do", "const", "{", ";", "}") or code.at(brace - 2) == "->"
-
-
-def _heads(code: Code, closing: int) -> bool:
-    opening = code.partner.get(closing)
-    return opening is not None and code.at(opening - 1) in ("if", "for", "while", "constexpr")
-
-
-def _in_parentheses(code: Code, index: int) -> bool:
-    """Return whether the nearest enclosing bracket is no brace: semicolons in a `for` header end no statement."""
-    at = index - 1
-    while at >= 0:
-        if code.at(at) in (")", "]", "}") and at in code.partner:
-            at = code.partner[at] - 1
-        elif code.at(at) in ("(", "[", "{"):
-            return code.at(at) != "{"
-        else:
-            at -= 1
-    return False

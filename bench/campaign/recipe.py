@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
-from typing import cast
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.machine import this_machine
@@ -18,7 +17,7 @@ from agentcompile.options import resolve
 
 from ..harness.numbers import at_least, seconds
 from ..harness.records import revision
-from .report import ACCEPT_EVERY, Campaign, Kind, Sharable
+from .report import ACCEPT_EVERY, Campaign
 from .shares import side_by_side, threads_of
 
 KINDS: Mapping[str, str] = {
@@ -31,7 +30,7 @@ KINDS: Mapping[str, str] = {
 }
 """A line about each kind; the kind is a module of this package, with `_` for `-`."""
 SHARED = ("kills", "mutants", "false-rejects")
-"""The kinds whose modules are `Sharable`."""
+"""The kinds whose work is done in shares."""
 VERSION = 1
 
 
@@ -46,26 +45,19 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--count", type=at_least(0), default=0, help="attempts; 0: the kind's default")
     parser.add_argument("--seconds", type=seconds, default=0.0, help="no attempt begins after so long; 0: no limit")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
-    parser.add_argument(
-        "--jobs", type=at_least(1), default=1, help="shares that run side by side, each on CPUs of its own"
-    )
+    jobs_help = "shares that run side by side, each on CPUs of its own"
+    parser.add_argument("--jobs", type=at_least(1), default=1, help=jobs_help)
     parser.add_argument("--only", default="", help="of false-rejects: templates whose id holds this text")
-    parser.add_argument(
-        "--accept-every",
-        type=at_least(1),
-        default=ACCEPT_EVERY,
-        help="of false-rejects: one in so many is at acceptance",
-    )
+    every_help = "of false-rejects: one in so many is at acceptance"
+    parser.add_argument("--accept-every", type=at_least(1), default=ACCEPT_EVERY, help=every_help)
     parser.add_argument("--out", default="", help="the result file; default: campaign-KIND.json")
     asked, begun = parser.parse_args(list(arguments)), revision()
     if asked.kind not in KINDS:
         raise AgentCompileError(f"bench campaign: no kind is called {asked.kind!r}", hint=f"kinds: {', '.join(KINDS)}")
     if asked.jobs > 1 and asked.kind not in SHARED:
-        why = f"{asked.kind} runs in one process alone"
-        raise AgentCompileError(
-            f"bench campaign: --jobs {asked.jobs}: {why}", hint=f"kinds with --jobs: {', '.join(SHARED)}"
-        )
-    kind = cast(Kind, import_module(f".{asked.kind.replace('-', '_')}", __package__))
+        why = f"--jobs {asked.jobs}: {asked.kind} runs in one process alone"
+        raise AgentCompileError(f"bench campaign: {why}", hint=f"kinds with --jobs: {', '.join(SHARED)}")
+    kind = import_module(f".{asked.kind.replace('-', '_')}", __package__)
     out = Path(asked.out or f"campaign-{asked.kind}.json")
     begin = time.monotonic()
     campaign = Campaign(
@@ -78,7 +70,9 @@ def run(arguments: Sequence[str]) -> int:
     )
     if asked.jobs > 1:
         campaign = replace(campaign, shares=asked.jobs, threads=threads_of(asked.jobs))
-        report = side_by_side(cast(Sharable, kind), asked.kind, campaign, _say)
+        report = side_by_side(kind, asked.kind, campaign, _say)
+    elif asked.kind in SHARED:
+        report = kind.report([kind.find(campaign, _say)])
     else:
         report = kind.run(campaign, _say)
     result = {
@@ -104,10 +98,8 @@ def _say(text: str) -> None:
 
 
 def _command(asked: argparse.Namespace, campaign: Campaign) -> str:
-    """Return the command that repeats the campaign."""
-    parts = [f"agentcompile bench campaign --kind {asked.kind} --count {campaign.count} --seed {asked.seed}"]
-    parts += [f"--seconds {asked.seconds:g}"] if asked.seconds else []
-    parts += [f"--jobs {asked.jobs}"] if asked.jobs > 1 else []
-    parts += [f"--only {asked.only}"] if asked.only else []
-    parts += [f"--accept-every {asked.accept_every}"] if asked.accept_every != ACCEPT_EVERY else []
-    return " ".join(parts)
+    command = f"agentcompile bench campaign --kind {asked.kind} --count {campaign.count} --seed {asked.seed}"
+    command += f" --seconds {asked.seconds:g}" if asked.seconds else ""
+    command += f" --jobs {asked.jobs}" if asked.jobs > 1 else ""
+    command += f" --only {asked.only}" if asked.only else ""
+    return command + (f" --accept-every {asked.accept_every}" if asked.accept_every != ACCEPT_EVERY else "")

@@ -1,17 +1,31 @@
-"""The result of a campaign, in one shape for every kind."""
+"""What a campaign is asked for, its results so far, and its result, in one shape for every kind.
+
+A kind is a module of this package: `DEFAULT` is its number of attempts when none is given, and `run` makes those of a
+`Campaign` and returns a `Report`. A kind whose work is done in shares has, instead of `run`, `find`, which makes the
+attempts of one share and returns a `Findings` (a dataclass that the codec can send from the share's process), and
+`report`, which merges the results of all shares: every figure is that of one run that made all their attempts.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from types import FrameType
+from typing import Any
+
+from agentcompile.ir.digest import Json, digest
 
 ACCEPT_EVERY = 50
 """The default number of validations of right kernels of which one is at acceptance depth."""
 Say = Callable[[str], None]
 """A function that shows a line of progress to people."""
+Figures = dict[str, float | int | str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +33,6 @@ class Campaign:
     """How much of a kind is requested."""
 
     count: int
-    """The number of attempts; 0 takes the kind's default."""
     seed: int
     seconds: float
     """The wall time in seconds after which no attempt begins; 0: no limit."""
@@ -34,7 +47,6 @@ class Campaign:
     only: str = ""
     """The text that the ids of templates must contain, where a kind goes through templates; empty: all templates."""
     accept_every: int = ACCEPT_EVERY
-    """The number of validations of right kernels of which one is at acceptance depth."""
 
     @property
     def quota(self) -> int:
@@ -65,24 +77,60 @@ class Report:
         return self.tried > 0 and not self.failures
 
 
-class Kind(Protocol):
-    """A module of this package: `run` makes the attempts, `DEFAULT` is their number when none is given."""
+class Ledger:
+    """The results of attempts by key, a line each in a file beside the result, so that a stopped campaign can resume.
 
-    DEFAULT: int
+    Lines under other `terms` are ignored. Without a path the results are lost when the process ends.
+    """
 
-    def run(self, campaign: Campaign, say: Say) -> Report:
-        """Make the attempts of `campaign` and return the result."""
+    def __init__(self, path: Path | None, terms: tuple[Json, ...]) -> None:
+        self._path, self._terms = path, digest("campaign/1", list(terms))
+        self._found: dict[str, dict[str, Any]] = {}
+        for line in path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else ():
+            try:
+                row = json.loads(line)
+            except ValueError:  # the last line of a run that was killed
+                continue
+            if isinstance(row, dict) and row.get("terms") == self._terms:
+                self._found[str(row["key"])] = row["told"]
+
+    def known(self, key: str) -> dict[str, Any] | None:
+        """Return the result for `key`; None when there is none."""
+        return self._found.get(key)
+
+    def keep(self, key: str, told: dict[str, Any]) -> None:
+        """Record a result, and append it to the file if there is one."""
+        self._found[key] = told
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"terms": self._terms, "key": key, "told": told}) + "\n")
 
 
-class Sharable(Kind, Protocol):
-    """A kind whose work is done in shares: `find` does one, and `report` merges the results of all of them."""
+def fresh_environment(home: Path) -> dict[str, str]:
+    """Return this process's environment for a command of agentcompile with a home of its own and no other settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("AGENTCOMPILE_")}  # noqa: TID251
+    return {**kept, "AGENTCOMPILE_HOME": str(home)}
 
-    Findings: type[Any]
-    """The dataclass of a share's result, which the codec can send from the share's process."""
-    __name__: str
 
-    def find(self, campaign: Campaign, say: Say) -> Any:
-        """Make the attempts of the share `campaign.share` and return a `Findings`."""
+class HungError(Exception):
+    """An attempt took longer than its limit."""
 
-    def report(self, found: Sequence[Any]) -> Report:
-        """Merge the results of all shares: every figure is that of one run that made all their attempts."""
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Limit the wall time of a block to `seconds`; works in the main thread only.
+
+    Raises:
+        HungError: the block takes longer.
+    """
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        raise HungError(f"still at it after {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,8 +1,9 @@
 """A campaign in shares: processes on CPUs of their own and on the GPUs in turn, whose results make one report.
 
-In: a kind that is `Sharable`, and a campaign of several shares. Out: the report of all their results. A share that ends
-without a result is a failure in the report, and what it found until then is in its ledger. Each share is a process of
-this module: its order comes as JSON on the command line, its result goes to a file, its progress to its output.
+In: a kind that has shares (`report.py`), a campaign of several shares. Out: the report of all their results. A share
+that ends without a result is a failure in the report, and what it found until then is in its ledger. Each share is a
+process of this module: its order comes as JSON on the command line, its result goes to a file, its progress to its
+output.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from types import ModuleType
+from typing import Any
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.options import visible_devices
 from agentcompile.system.probe import cpus_at_once, default_threads
 
-from .report import Campaign, Report, Say, Sharable
+from .report import Campaign, Report, Say
 
 LAST_WORDS = 5
 """The last lines of output of a dead share that its failure quotes."""
@@ -82,9 +84,10 @@ def environment_of(share: int, devices: Sequence[str], environ: Mapping[str, str
     return {**environ, "CUDA_VISIBLE_DEVICES": devices[share % len(devices)]} if devices else dict(environ)
 
 
-def side_by_side(kind: Sharable, name: str, campaign: Campaign, say: Say) -> Report:
+def side_by_side(kind: ModuleType, name: str, campaign: Campaign, say: Say) -> Report:
     """Run every share of `campaign` in a process of its own, and report what all of them found together."""
-    cpus, at_once, devices = sorted(os.sched_getaffinity(0)), cpus_at_once(), gpus()
+    cpus, at_once, devices, partial = sorted(os.sched_getaffinity(0)), cpus_at_once(), gpus(), campaign.partial
+    stem = partial.name.removesuffix(".partial.jsonl") if partial is not None else ""
     with tempfile.TemporaryDirectory(prefix="shares") as folder:
         shares = [
             _Share(
@@ -92,7 +95,9 @@ def side_by_side(kind: Sharable, name: str, campaign: Campaign, say: Say) -> Rep
                     module=kind.__name__,
                     campaign=replace(campaign, share=index, partial=None),
                     cpus=cpus_of(index, campaign.shares, cpus, at_once),
-                    partial=_ledger(campaign, index),
+                    partial=str(partial.with_name(f"{stem}.{index + 1}-of-{campaign.shares}.partial.jsonl").absolute())
+                    if partial is not None
+                    else "",
                     findings=str(Path(folder) / f"{index}.json"),
                 ),
                 environment_of(index, devices, os.environ),  # noqa: TID251
@@ -107,19 +112,10 @@ def side_by_side(kind: Sharable, name: str, campaign: Campaign, say: Say) -> Rep
                 share.dismiss()
             for share in shares:
                 share.close()
-    found = [end for end in ends if not isinstance(end, str)]
-    died = tuple(end for end in ends if isinstance(end, str))
-    report = kind.report(found) if found else Report(kind=name, tried=0, failures=(), figures={})
+    found, died = [end for end in ends if not isinstance(end, str)], [end for end in ends if isinstance(end, str)]
+    report: Report = kind.report(found) if found else Report(kind=name, tried=0, failures=(), figures={})
     figures = {"shares": campaign.shares, "threads of a share": campaign.threads, **report.figures}
     return replace(report, failures=(*died, *report.failures), figures=figures)
-
-
-def _ledger(campaign: Campaign, index: int) -> str:
-    """Return the path of the share's own ledger, beside the campaign's; empty where there is none."""
-    if campaign.partial is None:
-        return ""
-    stem = campaign.partial.name.removesuffix(".partial.jsonl")
-    return str(campaign.partial.with_name(f"{stem}.{index + 1}-of-{campaign.shares}.partial.jsonl").absolute())
 
 
 class _Share:
@@ -130,13 +126,9 @@ class _Share:
         self._last = deque[str](maxlen=LAST_WORDS)
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, json.dumps(encode(order))],
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             errors="replace",
-        )
+        )  # fmt: skip
         self._listening = threading.Thread(target=self._listen, daemon=True)
         self._listening.start()
 
@@ -146,7 +138,7 @@ class _Share:
             self._last.append(line.rstrip())
             self._say(f"{self._name}: {line.rstrip()}")
 
-    def end(self, kind: Sharable) -> Any:
+    def end(self, kind: ModuleType) -> Any:
         """Wait for the share to end; return its result, or a sentence when it died without one."""
         code = self._process.wait()
         self._listening.join(_ENDING_S)
@@ -168,14 +160,12 @@ class _Share:
 
     def close(self) -> None:
         """Wait until the share has ended; kill it after `_ENDING_S`."""
-        try:
-            self._process.wait(_ENDING_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._listening.join(_ENDING_S)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+        with self._process:
+            try:
+                self._process.wait(_ENDING_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+            self._listening.join(_ENDING_S)
 
 
 def _obey() -> None:
@@ -197,7 +187,7 @@ def main(text: str) -> int:
     order: Order = decode(Order, json.loads(text))
     os.sched_setaffinity(0, order.cpus)
     _obey()
-    kind = cast(Sharable, import_module(order.module))
+    kind = import_module(order.module)
     campaign = replace(order.campaign, partial=Path(order.partial) if order.partial else None)
     try:
         found = kind.find(campaign, lambda line: print(line, flush=True))

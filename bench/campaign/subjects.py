@@ -12,9 +12,12 @@ import random
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
+from agentcompile.capture import capture
 from agentcompile.catalog import Catalog, default_root, load
 from agentcompile.check import check, errors, meant_for
+from agentcompile.evaluation.jobs import EvaluationJob
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
@@ -32,8 +35,7 @@ from ..models.presets import PRESETS, Dtype, Preset, with_layers
 UNEVEN = "uneven"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class Shape(NamedTuple):
     """A model's shape at one dtype, and the context that it is compiled for."""
 
     preset: Preset
@@ -41,15 +43,15 @@ class Shape:
     context: int
 
 
-SHAPES: tuple[Shape, ...] = (
-    Shape(preset=models.SHAPES["sample"], dtype="bf16", context=2048),
-    Shape(preset=models.SHAPES["smollm2-135m"], dtype="bf16", context=2048),
-    Shape(preset=PRESETS["qwen3-0.6b"], dtype="bf16", context=1024),
-    Shape(preset=PRESETS["tiny-llama"], dtype="bf16", context=509),
-    Shape(preset=models.SHAPES["sample"], dtype="fp32", context=700),
-    Shape(preset=PRESETS["tiny-llama"], dtype="fp32", context=96),
-    Shape(preset=models.SHAPES[UNEVEN], dtype="bf16", context=300),
-    Shape(preset=models.SHAPES[UNEVEN], dtype="fp32", context=300),
+SHAPES = (
+    Shape(models.SHAPES["sample"], "bf16", 2048),
+    Shape(models.SHAPES["smollm2-135m"], "bf16", 2048),
+    Shape(PRESETS["qwen3-0.6b"], "bf16", 1024),
+    Shape(PRESETS["tiny-llama"], "bf16", 509),
+    Shape(models.SHAPES["sample"], "fp32", 700),
+    Shape(PRESETS["tiny-llama"], "fp32", 96),
+    Shape(models.SHAPES[UNEVEN], "bf16", 300),
+    Shape(models.SHAPES[UNEVEN], "fp32", 300),
 )
 """The shapes that regions come from. Only the tiny Llama has biases."""
 _LAYERS = 2
@@ -77,7 +79,8 @@ class Subject:
 
         The widest instruction set is added for a target with fewer of them than the host.
         """
-        isa = "" if self.target.device != FEWER else f" with {_widest(self.target)} alone"
+        widest = next((isa for isa in ("avx512f", "avx2") if isa in self.target.isa), "no vectors")
+        isa = "" if self.target.device != FEWER else f" with {widest} alone"
         return f"{self.candidate.label} of {self.model}{isa}"
 
     @property
@@ -86,24 +89,21 @@ class Subject:
         return f"{self.template.id} ({', '.join(self.template.dtypes)})"
 
     @property
-    def lanes(self) -> int:
-        """The number of floats in a vector, as in `_include/simd.h`."""
-        return 16 if "avx512f" in self.target.isa else 8 if "avx2" in self.target.isa else 4
+    def job(self) -> EvaluationJob:
+        """The subject as an evaluator takes it."""
+        return EvaluationJob(candidate=self.candidate, region=self.region, template=self.template, source=self.source)
 
     @property
     def numbers(self) -> dict[str, int]:
-        """The candidate's integer parameters, with ``LANES`` and ``NATIVE`` as in `loops.Asked`."""
-        native = self.lanes == 16 and "avx512_bf16" in self.target.isa
-        told = {name: value for name, value in dict(self.candidate.params).items() if isinstance(value, int)}
-        return {**told, "LANES": self.lanes, "NATIVE": int(native)}
+        """The candidate's integer parameters, with ``LANES`` and ``NATIVE`` as in `extents.Asked`."""
+        isa = self.target.isa
+        lanes = 16 if "avx512f" in isa else 8 if "avx2" in isa else 4  # as in `_include/simd.h`
+        told = {name: value for name, value in self.candidate.params if isinstance(value, int)}
+        return {**told, "LANES": lanes, "NATIVE": int(lanes == 16 and "avx512_bf16" in isa)}
 
 
 FEWER = "fewer instructions"
 """The device's name in a target without some of the host's instruction sets."""
-
-
-def _widest(target: Target) -> str:
-    return next((isa for isa in ("avx512f", "avx2") if isa in target.isa), "no vectors")
 
 
 def lesser(target: Target) -> Target | None:
@@ -117,8 +117,6 @@ def regions(target: Target, folder: Path, shapes: Iterable[Shape] = SHAPES) -> d
 
     Each comes with its model's name. Regions above the limits in bytes are left out, and so are repeated ones.
     """
-    from agentcompile.capture import capture
-
     found: dict[str, list[tuple[str, Region]]] = {}
     seen: set[str] = set()
     for shape in shapes:
@@ -170,9 +168,11 @@ def subjects(
     for template in catalog.templates:
         if template.language not in languages or not meant_for(template, target):
             continue
-        served = [(name, r) for name, r in found.get(template.region, []) if _serves(template, r, target)]
-        if not served:
-            continue
+        served = [
+            (name, region)
+            for name, region in found.get(template.region, [])
+            if region.regime.phase in template.phases and _point(template, region, target, None) is not None
+        ]
         uneven = [(name, region) for name, region in served if name.startswith(UNEVEN)]
         for here, drawing, some in (
             (target, None, [row for row in served if row not in uneven]),
@@ -184,14 +184,12 @@ def subjects(
             model, region = rng.choice(some)
             point = _point(template, region, here, drawing)
             if point is not None:
-                made.setdefault(template.region, []).append(_subject(model, region, template, point, here))
+                source = specialise(template, region, point.params, here)
+                subject = Subject(
+                    model=model, region=region, template=template, candidate=point, target=here, source=source
+                )
+                made.setdefault(template.region, []).append(subject)
     return made
-
-
-def _serves(template: Template, region: Region, target: Target) -> bool:
-    if region.regime.phase not in template.phases:
-        return False
-    return _point(template, region, target, None) is not None
 
 
 def _point(template: Template, region: Region, target: Target, rng: random.Random | None) -> Candidate | None:
@@ -207,14 +205,3 @@ def _point(template: Template, region: Region, target: Target, rng: random.Rando
 
 def _legal(template: Template, region: Region, point: Candidate, target: Target) -> bool:
     return not errors(check(region, template, point.params, target, layout_fits=fits))
-
-
-def _subject(model: str, region: Region, template: Template, point: Candidate, target: Target) -> Subject:
-    return Subject(
-        model=model,
-        region=region,
-        template=template,
-        candidate=point,
-        target=target,
-        source=specialise(template, region, point.params, target),
-    )

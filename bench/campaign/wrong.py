@@ -8,8 +8,7 @@ from __future__ import annotations
 import array
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 WRONG = object()
 """The marker in place of a meaning: the value is wrong."""
@@ -18,18 +17,13 @@ WRONG = object()
 class Hostile:
     """An object that raises when its repr, its length or its value as a float is asked for."""
 
-    def __repr__(self) -> str:
-        raise RuntimeError("no repr")
+    def _raises(self) -> Any:
+        raise RuntimeError("none")
 
-    def __len__(self) -> int:
-        raise RuntimeError("no length")
-
-    def __float__(self) -> float:
-        raise RuntimeError("no number")
+    __repr__ = __len__ = __float__ = _raises
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class Value(NamedTuple):
     """The value of one argument: what is passed, and the plain value that it means."""
 
     given: Any
@@ -43,18 +37,9 @@ def _all_wrong(*given: Any) -> list[Value]:
 def anything() -> list[Value]:
     """Return values that no argument takes, unless the argument is a module or a function."""
     return _all_wrong(
-        *(None, b"x", bytearray(b"x"), memoryview(b"x"), {}, {"a": 1}, {1, 2}, object(), Hostile(), 1 + 2j),
-        *(
-            Ellipsis,
-            NotImplemented,
-            type,
-            iter((1, 2)),
-            (one for one in (1, 2)),
-            slice(1),
-            float("nan"),
-            ValueError("x"),
-        ),
-    )
+        None, b"x", bytearray(b"x"), memoryview(b"x"), {}, {"a": 1}, {1, 2}, object(), Hostile(), 1 + 2j, Ellipsis,
+        NotImplemented, type, iter((1, 2)), (one for one in (1, 2)), slice(1), float("nan"), ValueError("x"),
+    )  # fmt: skip
 
 
 def counts(most: int) -> list[Value]:
@@ -92,23 +77,10 @@ def texts() -> list[Value]:
 def paths() -> list[Value]:
     """Return values for a path that must exist; none of these does."""
     return _all_wrong(
-        *(
-            5,
-            0.5,
-            True,
-            [],
-            ["a"],
-            "\udcff",
-            "a\0b",
-            "a" * 300,
-            "a/" * 3000,
-            "/",
-            "..",
-            "/no/such/place",
-            "~no-such-user/x",
-        ),
-        *("\n", "a\nb", "\x1b[31m", "preset:", "preset:nothing", "%s%n", " ", "\u202e", "con:", "file:///etc/passwd"),
-    )
+        5, 0.5, True, [], ["a"], "\udcff", "a\0b", "a" * 300, "a/" * 3000, "/", "..", "/no/such/place",
+        "~no-such-user/x", "\n", "a\nb", "\x1b[31m", "preset:", "preset:nothing", "%s%n", " ", "\u202e", "con:",
+        "file:///etc/passwd",
+    )  # fmt: skip
 
 
 def ids(rng: random.Random, vocab: int, context: int) -> Value:
@@ -118,21 +90,13 @@ def ids(rng: random.Random, vocab: int, context: int) -> Value:
 
     plain = [rng.randrange(vocab) for _ in range(rng.randrange(1, 24))]
     forms: Sequence[Callable[[list[int]], Any]] = (
-        *(
-            list,
-            tuple,
-            np.array,
-            torch.tensor,
-            lambda row: array.array("i", row),
-            lambda row: [np.int64(i) for i in row],
-        ),
-        *(lambda row: np.array(row, dtype=np.uint16), lambda row: [torch.tensor(i) for i in row]),
-    )
+        list, tuple, np.array, torch.tensor, lambda row: array.array("i", row), lambda row: [np.int64(i) for i in row],
+        lambda row: np.array(row, dtype=np.uint16), lambda row: [torch.tensor(i) for i in row],
+    )  # fmt: skip
     if rng.random() < 0.3:
         return Value(given=rng.choice(forms)(plain), means=plain)
-    item = rng.choice(
-        [1.0, True, None, "a", b"a", -1, vocab, 2**31, 2**63, 2**70, -(2**70), float("nan"), [1], (), 1j, Hostile()]
-    )
+    huge = (2**31, 2**63, 2**70, -(2**70), float("nan"))
+    item = rng.choice([1.0, True, None, "a", b"a", -1, vocab, *huge, [1], (), 1j, Hostile()])
     at = rng.randrange(len(plain) + 1)
     return Value(given=rng.choice([list, tuple])([*plain[:at], item, *plain[at:]]))
 
@@ -146,17 +110,16 @@ def prompts(rng: random.Random, vocab: int, context: int) -> Value:
         return ids(rng, vocab, context)
     letters = "".join(chr(rng.choice([*range(32, 127), *range(0xA0, 0x250), 0x1F600, 0x202E])) for _ in range(20))
     at = rng.randrange(20)
+    broken = [letters[:at] + surrogate + letters[at:] for surrogate in ("\ud83d", "\udcff")]
     return rng.choice(
         [
             *anything(),
+            *_all_wrong("", [], (), 5, True, np.array([]), np.array([1.5]), np.array(3), torch.zeros(0)),
+            *_all_wrong(torch.tensor(3), *broken, "a " * context * 2, "x" * 10_000_000, "word " * 2_000_000),
             *_all_wrong(
-                "", [], (), 5, True, np.array([]), np.array([1.5]), np.array(3), torch.zeros(0), torch.tensor(3)
+                "\U0001f600" * 2_500_000, [1] * (context + 1), [[1], []], [[1], None], ["a", 5], [[1], [vocab]]
             ),
-            *_all_wrong(
-                letters[:at] + "\ud83d" + letters[at:], letters[:at] + "\udcff" + letters[at:], "a " * context * 2
-            ),
-            *_all_wrong("x" * 10_000_000, "word " * 2_000_000, "\U0001f600" * 2_500_000, [1] * (context + 1)),
-            *_all_wrong([[1], []], [[1], None], ["a", 5], [[1], [vocab]], ["a", "\ud800"], [[1.0]], [{}], [["a"]]),
+            *_all_wrong(["a", "\ud800"], [[1.0]], [{}], [["a"]]),
             *(Value(given=letters, means=letters), Value(given=range(3, 9), means=[3, 4, 5, 6, 7, 8])),
         ]
     )
@@ -180,21 +143,18 @@ def compiling() -> Mapping[str, list[Value]]:
     """Return values, only wrong ones, of what `compile` takes: a right one would compile."""
     import torch
 
-    def wrong(values: Sequence[Value]) -> list[Value]:
+    def wrong(*values: Value) -> list[Value]:
         return [value for value in values if value.means is WRONG and value.given is not None]
 
-    files = [value for value in [*anything(), *paths()[:9]] if value.given is not None]
+    files = wrong(*anything(), *paths()[:9])
     return {
-        "model": [*anything(), *paths(), Value(given=torch.nn.Linear(2, 2))],
+        "model": [*anything(), *paths(), Value(torch.nn.Linear(2, 2))],
         "out": files,
         "save_to": files,
-        "context": [*wrong(anything()), *wrong(counts(1_048_576)), *_all_wrong(1, 0, 1_000_000)],
-        "threads": [*wrong(anything()), *wrong(counts(1024))],
-        "budget": [*wrong(anything()), *wrong(counts(1_000_000))],
-        "advisor": [
-            *wrong(anything()),
-            *_all_wrong(5, "", "nobody", "\ud800", "random:x", "replay:", "openai:", "a\0"),
-        ],
+        "context": [*wrong(*anything(), *counts(1_048_576)), *_all_wrong(1, 0, 1_000_000)],
+        "threads": wrong(*anything(), *counts(1024)),
+        "budget": wrong(*anything(), *counts(1_000_000)),
+        "advisor": wrong(*anything(), *_all_wrong(5, "", "nobody", "\ud800", "random:x", "replay:", "openai:", "a\0")),
         "emit": _all_wrong(None, 5, "x", [], object()),
     }
 
@@ -207,23 +167,15 @@ def lines(lock: str) -> list[list[str]]:
     ask = ["generate", lock, "--prompt"]
     settings = ("--temperature", "--top-p", "--top-k", "--seed", "--max-new-tokens", "--threads")
     wrong = ("nan", "x", "-1e9", "9" * 40, "", "\udcff", "1e999")
+    long, verbs, numbers = "a" * 300, ("compile", "inspect", "replay"), ("--context", "--budget", "--seconds")
     return [
         *([*ask, "a", flag, value] for flag in settings for value in wrong if (flag, value) != ("--seed", "")),
         *([*ask, text] for text in ("", "\udcff", "a\udc80b")),
         *([*ask, "a", flag, "\udcff"] for flag in ("--stop", "--model", "--templates")),
-        *(["generate", path, "--prompt", "a"] for path in ("\udcff", "a" * 300, "a/" * 2000, "/", "/dev/null", "no")),
-        *(
-            [verb, path]
-            for verb in ("compile", "inspect", "replay")
-            for path in ("\udcff", "a" * 300, "/", "no", "~no/x")
-        ),
-        *(
-            ["compile", lock, flag, value]
-            for flag in ("--context", "--budget", "--seconds")
-            for value in wrong
-            if value
-        ),
-        *(["verify", lock, "--prompts", path] for path in ("\udcff", "a" * 300, "/", "no")),
+        *(["generate", path, "--prompt", "a"] for path in ("\udcff", long, "a/" * 2000, "/", "/dev/null", "no")),
+        *([verb, path] for verb in verbs for path in ("\udcff", long, "/", "no", "~no/x")),
+        *(["compile", lock, flag, value] for flag in numbers for value in wrong if value),
+        *(["verify", lock, "--prompts", path] for path in ("\udcff", long, "/", "no")),
         *([name, "\udcff"] for name in ("explain", "bench", "runs", "nothing", "export", "decide")),
         *(["generate", lock], ["generate"], ["compile", "--nothing"], ["replay", lock, "--locked=\udcff"], ["\udcff"]),
     ]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 # Directories that hold installed packages, caches or machine-written settings.
 SKIPPED_DIRECTORIES = frozenset({"site-packages", "__pycache__", "Icons", "pydoc_data"})
@@ -23,28 +23,26 @@ WINDOW_LINES = 6
 DUPLICATE_SHARE = 0.1
 
 
-@dataclass(frozen=True)
-class SourceFile:
+class SourceFile(NamedTuple):
     """One source file: its path below the library, with forward slashes, and its text."""
 
     path: str
     text: str
 
 
-@dataclass(frozen=True)
-class Corpus:
+class Corpus(NamedTuple):
     """The three parts of the corpus, each ordered by path, and the paths of near-duplicates left out of training."""
 
-    train: tuple[SourceFile, ...]
-    validation: tuple[SourceFile, ...]
-    heldout: tuple[SourceFile, ...]
-    dropped_duplicates: tuple[str, ...]
+    train: list[SourceFile]
+    validation: list[SourceFile]
+    heldout: list[SourceFile]
+    dropped_duplicates: list[str]
 
     @property
     def digest(self) -> str:
         """The SHA-256 digest over the part, path and text of every file."""
         sha = hashlib.sha256()
-        for part in (self.train, self.validation, self.heldout):
+        for part in self[:3]:
             sha.update(b"part\0")
             for file in part:
                 sha.update(f"{file.path}\0{len(file.text)}\0{file.text}".encode())
@@ -53,23 +51,8 @@ class Corpus:
 
 def read_corpus(lib: Path) -> Corpus:
     """Read and split every UTF-8 source file below `lib`."""
-    files = _read(lib)
-    train = [file for file in files if _part(file.path) == "train"]
-    validation = [file for file in files if _part(file.path) == "validation"]
-    heldout = [file for file in files if _part(file.path) == "heldout"]
-    kept = _without_duplicates(_without_duplicates(train, validation), heldout)
-    kept_paths = {file.path for file in kept}
-    return Corpus(
-        train=tuple(kept),
-        validation=tuple(_without_duplicates(validation, heldout)),
-        heldout=tuple(heldout),
-        dropped_duplicates=tuple(file.path for file in train if file.path not in kept_paths),
-    )
-
-
-def _read(lib: Path) -> list[SourceFile]:
-    files = []
-    for path in sorted(lib.rglob("*.py")):
+    parts: dict[str, list[SourceFile]] = {"train": [], "validation": [], "heldout": []}
+    for path in lib.rglob("*.py"):
         relative = path.relative_to(lib)
         if SKIPPED_DIRECTORIES & set(relative.parts) or path.name.startswith(SKIPPED_PREFIXES):
             continue
@@ -78,8 +61,11 @@ def _read(lib: Path) -> list[SourceFile]:
         except UnicodeDecodeError:
             continue
         if text.strip() and not any(mark in text for mark in SKIPPED_TEXT):
-            files.append(SourceFile(relative.as_posix(), text))
-    return sorted(files, key=lambda file: file.path)
+            parts[_part(relative.as_posix())].append(SourceFile(relative.as_posix(), text))
+    train, validation, heldout = (sorted(part) for part in parts.values())
+    kept = _without_duplicates(_without_duplicates(train, validation), heldout)
+    dropped = [file.path for file in train if file not in kept]
+    return Corpus(kept, _without_duplicates(validation, heldout), heldout, dropped)
 
 
 def _part(path: str) -> str:
@@ -100,8 +86,7 @@ def _windows(text: str) -> frozenset[int]:
 
 def _without_duplicates(files: Sequence[SourceFile], others: Sequence[SourceFile]) -> list[SourceFile]:
     """Return the files that share at most DUPLICATE_SHARE of the smaller file's windows with any of `others`."""
-    other_windows = [_windows(other.text) for other in others]
-    kept = []
+    other_windows, kept = [_windows(other.text) for other in others], []
     for file in files:
         own = _windows(file.text)
         if all(len(own & theirs) <= DUPLICATE_SHARE * min(len(own), len(theirs)) for theirs in other_windows):

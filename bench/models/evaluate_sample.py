@@ -28,9 +28,8 @@ import tokenize
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -46,27 +45,7 @@ PROMPT_TOKENS = 1024
 CLOSES = {")": "(", "]": "[", "}": "{"}
 
 
-@dataclass(frozen=True)
-class Loss:
-    """The model's loss on the held-out files, each file scored on its own."""
-
-    nats: float
-    tokens: int
-    source_bytes: int
-
-    @property
-    def nats_per_token(self) -> float:
-        """The mean loss over every token and the end-of-text token of every file, in nats."""
-        return self.nats / self.tokens
-
-    @property
-    def bits_per_byte(self) -> float:
-        """The code length in bits over the length of the source in bytes."""
-        return self.nats / math.log(2) / self.source_bytes
-
-
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(NamedTuple):
     """The first `lines` lines of a held-out file, and the text that really follows."""
 
     path: str
@@ -75,8 +54,7 @@ class Prompt:
     rest: str
 
 
-@dataclass(frozen=True)
-class Lexed:
+class Lexed(NamedTuple):
     """How far `tokenize` read a text: the error, if any, and the last line that ended a statement."""
 
     error: str | None
@@ -84,14 +62,17 @@ class Lexed:
     complete_lines: int
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The result of applying the module's rule to one completion."""
 
     passes: bool
     parses: bool
     reason: str
     kept_lines: int
+
+
+Way = Callable[[int, Prompt], Sequence[int]]
+"""A way to continue the prompt of an index: the tokens."""
 
 
 def lex(text: str) -> Lexed:
@@ -122,19 +103,18 @@ def lex(text: str) -> Lexed:
 def judge(prompt: Prompt, completion: str) -> Verdict:
     """Apply the module's rule to one completion."""
     whole = completion[: completion.rfind("\n") + 1]
-    lines = whole.count("\n")
+    kept, reason = whole.count("\n"), "whole"
     if not whole.strip():
         return Verdict(False, False, "no whole line", 0)
     text = prompt.text + whole
     lexed = lex(text)
     if lexed.error is not None:
-        kept = lexed.complete_lines - prompt.lines
+        lines, kept, reason = kept, lexed.complete_lines - prompt.lines, "cut"
         if not lexed.unfinished or 2 * kept < lines:
             return Verdict(False, False, lexed.error, max(0, kept))
         text = "".join(text.splitlines(keepends=True)[: lexed.complete_lines])
         assert lex(text).error is None, prompt.path
-        return Verdict(True, _parses(text), "cut", kept)
-    return Verdict(True, _parses(text), "whole", lines)
+    return Verdict(True, _parses(text), reason, kept)
 
 
 def _parses(text: str) -> bool:
@@ -147,8 +127,10 @@ def _parses(text: str) -> bool:
     return True
 
 
-def measure_loss(model: Any, tokenizer: Any, files: Sequence[SourceFile]) -> Loss:
+def measure_loss(model: Any, tokenizer: Any, files: Sequence[SourceFile]) -> tuple[float, int]:
     """Score every token of every file, and the end-of-text token after it, in sliding windows.
+
+    Returns the loss in nats, each file scored on its own, and the number of tokens with those of end of text.
 
     Raises:
         ValueError: decoding a file's tokens does not give its text back.
@@ -164,7 +146,7 @@ def measure_loss(model: Any, tokenizer: Any, files: Sequence[SourceFile]) -> Los
             targets = ids[first + 1 : stop + 1]
             nats += float(F.cross_entropy(logits.double(), targets, reduction="sum"))
         tokens += len(ids) - 1
-    return Loss(nats, tokens, sum(len(file.text.encode()) for file in files))
+    return nats, tokens
 
 
 def _windows(length: int) -> Iterator[tuple[int, int, int]]:
@@ -178,10 +160,9 @@ def _windows(length: int) -> Iterator[tuple[int, int, int]]:
 def measure_xz(corpus: Corpus) -> dict[str, float]:
     """Return `xz -9` bits per byte of the held-out files, measured three ways, from easy to hard to beat."""
     blobs = [file.text.encode() for file in corpus.heldout]
-    heldout = b"".join(blobs)
-    training = b"".join(file.text.encode() for file in corpus.train)
+    heldout, training = b"".join(blobs), b"".join(file.text.encode() for file in corpus.train)
     sizes = {
-        "each_file": sum(_xz(blob) for blob in blobs),
+        "each_file": sum(map(_xz, blobs)),
         "concatenated": _xz(heldout),
         "after_training_files": _xz(training + heldout) - _xz(training),
     }
@@ -217,61 +198,45 @@ def _prompts(tokenizer: Any, file: SourceFile, tokens: int) -> list[Prompt]:
     return prompts
 
 
-def continuations(
-    model: Any, tokenizer: Any, *, tokens: int, temperature: float, seed: int
-) -> dict[str, Callable[[int, Prompt], str]]:
-    """Return the ways to continue a prompt: the sampled completion first, then greedy decoding and three controls.
-
-    Each takes the prompt's index and the prompt, and returns text.
-    """
+def continuations(model: Any, tokenizer: Any, *, tokens: int, temperature: float, seed: int) -> dict[str, Way]:
+    """Return the ways to continue a prompt: the sampled completion first, then greedy decoding and three controls."""
     end = tokenizer.eos_token_id
 
     def generate(prompt: Prompt, **how: Any) -> list[int]:
         ids = torch.tensor([[end, *tokenizer(prompt.text)["input_ids"]]])
-        mask = torch.ones_like(ids)
-        out = model.generate(ids, attention_mask=mask, max_new_tokens=tokens, **how)
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, **how)
         return [int(token) for token in out[0, ids.shape[1] :] if int(token) != end]
 
     @functools.cache  # the shuffled control starts from the same tokens
-    def sampled(index: int, prompt: Prompt) -> tuple[int, ...]:
+    def sampled(index: int, prompt: Prompt) -> list[int]:
         torch.manual_seed(seed + index)
-        return tuple(generate(prompt, do_sample=True, temperature=temperature, top_k=0, top_p=1.0))
+        return generate(prompt, do_sample=True, temperature=temperature, top_k=0, top_p=1.0)
 
     def shuffled(index: int, prompt: Prompt) -> list[int]:
         ids = list(sampled(index, prompt))
         random.Random(seed + index).shuffle(ids)
         return ids
 
-    def real(_: int, prompt: Prompt) -> list[int]:
-        return [int(token) for token in tokenizer(prompt.rest, verbose=False)["input_ids"]][:tokens]
-
     def noise(index: int, _: Prompt) -> list[int]:
         rng = random.Random(seed + index)
         return [rng.randrange(end + 1, len(tokenizer)) for _ in range(tokens)]
 
-    def greedy(_: int, prompt: Prompt) -> list[int]:
-        return generate(prompt, do_sample=False)
-
-    def decoded(way: Callable[[int, Prompt], Sequence[int]]) -> Callable[[int, Prompt], str]:
-        return lambda index, prompt: str(tokenizer.decode(list(way(index, prompt))))
-
-    ways: dict[str, Callable[[int, Prompt], Sequence[int]]] = {
+    return {
         "sampled": sampled,
-        "greedy": greedy,
-        "control_real_text": real,
+        "greedy": lambda _, prompt: generate(prompt, do_sample=False),
+        "control_real_text": lambda _, prompt: tokenizer(prompt.rest, verbose=False)["input_ids"][:tokens],
         "control_shuffled_tokens": shuffled,
         "control_random_tokens": noise,
     }
-    return {name: decoded(way) for name, way in ways.items()}
 
 
-def measure_completions(prompts: Sequence[Prompt], complete: Callable[[int, Prompt], str]) -> dict[str, object]:
+def measure_completions(tokenizer: Any, prompts: Sequence[Prompt], way: Way) -> dict[str, object]:
     """Return the counts over all prompts, and the reasons of the failures."""
-    verdicts = [judge(prompt, complete(index, prompt)) for index, prompt in enumerate(prompts)]
-    count = len(verdicts)
+    verdicts = [judge(prompt, str(tokenizer.decode(list(way(at, prompt))))) for at, prompt in enumerate(prompts)]
+    count, passes = len(verdicts), sum(verdict.passes for verdict in verdicts)
     return {
-        "tokenize_passes": sum(verdict.passes for verdict in verdicts),
-        "tokenize_rate": round(sum(verdict.passes for verdict in verdicts) / count, 3),
+        "tokenize_passes": passes,
+        "tokenize_rate": round(passes / count, 3),
         "ast_parses": sum(verdict.parses for verdict in verdicts),
         "passed_after_a_cut": sum(verdict.reason == "cut" for verdict in verdicts),
         "kept_lines_mean": round(sum(verdict.kept_lines for verdict in verdicts) / count, 1),
@@ -287,52 +252,39 @@ def evaluate(checkpoint: Path, lib: Path, options: argparse.Namespace) -> dict[s
         SystemExit: `lib` is not the library that the sample was trained from.
     """
     corpus = read_corpus(lib)
-    trained_on = json.loads((checkpoint / "training.json").read_text(encoding="utf-8"))
-    if trained_on["corpus"]["digest"] != corpus.digest:
+    trained_on = json.loads((checkpoint / "training.json").read_text(encoding="utf-8"))["corpus"]["digest"]
+    if trained_on != corpus.digest:
         raise SystemExit(
-            f"{lib}: not the library the sample was trained from "
-            f"(digest {corpus.digest}, not {trained_on['corpus']['digest']})"
+            f"{lib}: not the library the sample was trained from (digest {corpus.digest}, not {trained_on})"
         )
     tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
-    loss = measure_loss(model, tokenizer, corpus.heldout)
-    prompts = draw_prompts(
-        tokenizer,
-        corpus.heldout,
-        count=options.prompts,
-        tokens=options.tokens,
-        rng=random.Random(options.seed),
-    )
-    ways = continuations(
-        model,
-        tokenizer,
-        tokens=options.tokens,
-        temperature=options.temperature,
-        seed=options.seed,
-    )
-    weights = (checkpoint / "model.safetensors").read_bytes()
+    nats, tokens = measure_loss(model, tokenizer, corpus.heldout)
+    size = sum(len(file.text.encode()) for file in corpus.heldout)
+    rng = random.Random(options.seed)
+    prompts = draw_prompts(tokenizer, corpus.heldout, count=options.prompts, tokens=options.tokens, rng=rng)
+    how = {"tokens": options.tokens, "temperature": options.temperature, "seed": options.seed}
+    ways = continuations(model, tokenizer, **how)
     return {
-        "checkpoint_sha256": hashlib.sha256(weights).hexdigest(),
+        "checkpoint_sha256": hashlib.sha256((checkpoint / "model.safetensors").read_bytes()).hexdigest(),
         "corpus_digest": corpus.digest,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "heldout": {
             "files": len(corpus.heldout),
-            "bytes": loss.source_bytes,
-            "tokens": loss.tokens,
-            "nats_per_token": round(loss.nats_per_token, 4),
-            "perplexity": round(math.exp(loss.nats_per_token), 3),
-            "bits_per_byte": round(loss.bits_per_byte, 4),
+            "bytes": size,
+            "tokens": tokens,
+            "nats_per_token": round(nats / tokens, 4),
+            "perplexity": round(math.exp(nats / tokens), 3),
+            "bits_per_byte": round(nats / math.log(2) / size, 4),
             "xz_9_bits_per_byte": measure_xz(corpus),
         },
         "completions": {
             "prompts": len(prompts),
             "files": len({prompt.path for prompt in prompts}),
-            "tokens": options.tokens,
-            "temperature": options.temperature,
-            "seed": options.seed,
-            **{name: measure_completions(prompts, way) for name, way in ways.items()},
+            **how,
+            **{name: measure_completions(tokenizer, prompts, way) for name, way in ways.items()},
         },
     }
 

@@ -6,9 +6,8 @@ It needs the packages `gguf` and `numpy` in the interpreter that has llama.cpp's
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 NAMES = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -56,6 +55,8 @@ def write_gguf(model: Path, out: Path) -> None:
     if config["model_type"] != "qwen3":
         raise ValueError(f"{model}: {config['model_type']} is not qwen3")
     writer = gguf.GGUFWriter(str(out), "qwen3")
+    # Versions of transformers keep the base of the rotary embedding in different places.
+    rope = (config.get("rope_parameters") or {}).get("rope_theta") or config["rope_theta"]
     writer.add_name(model.name)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
@@ -66,7 +67,7 @@ def write_gguf(model: Path, out: Path) -> None:
     writer.add_key_length(config["head_dim"])
     writer.add_value_length(config["head_dim"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(float(_rope_theta(config)))
+    writer.add_rope_freq_base(float(rope))
     writer.add_vocab_size(config["vocab_size"])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     writer.add_tokenizer_model("none")
@@ -74,8 +75,7 @@ def write_gguf(model: Path, out: Path) -> None:
         if name == "lm_head.weight" and config["tie_word_embeddings"]:
             continue
         if len(shape) == 1:
-            widened = (np.frombuffer(bits, dtype="<u2").astype(np.uint32) << 16).view(np.float32)
-            writer.add_tensor(gguf_name(name), widened)
+            writer.add_tensor(gguf_name(name), (np.frombuffer(bits, "<u2").astype(np.uint32) << 16).view(np.float32))
         else:
             rows = np.frombuffer(bits, dtype=np.uint8).reshape(shape[0], 2 * shape[1])
             writer.add_tensor(gguf_name(name), rows, raw_dtype=gguf.GGMLQuantizationType.BF16)
@@ -83,13 +83,6 @@ def write_gguf(model: Path, out: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def _rope_theta(config: Mapping[str, Any]) -> float:
-    """Return the base of the rotary embedding; transformers' versions keep it in different places."""
-    parameters = config.get("rope_parameters") or {}
-    value: float = parameters.get("rope_theta") or config["rope_theta"]
-    return value
 
 
 def _tensors(model: Path) -> Iterator[tuple[str, list[int], memoryview]]:

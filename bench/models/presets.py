@@ -17,16 +17,16 @@ import random
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import IO, TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from agentcompile.ir.graph import ITEM_BYTES
 
 if TYPE_CHECKING:
     import torch
 
-Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 Dtype = Literal["bf16", "fp16", "fp32"]
 
 STD = 0.02  # the published initializer_range of every preset
@@ -39,29 +39,9 @@ RECEIPT = "preset.json"
 
 _SAFETENSORS_DTYPE: Mapping[Dtype, str] = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 TORCH_DTYPE: Mapping[Dtype, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-_ITEM_BYTES: Mapping[Dtype, int] = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
-@dataclass(frozen=True)
-class Preset:
-    """A model shape: its name and the `config.json` it is published with."""
-
-    name: str
-    config: Mapping[str, Json]
-
-    @property
-    def tensors(self) -> tuple[TensorSpec, ...]:
-        """Every tensor of the checkpoint, in file order."""
-        return tuple(_tensors(self.config))
-
-    @property
-    def parameters(self) -> int:
-        """The number of values that the checkpoint stores; a tied head counts once."""
-        return sum(tensor.elements for tensor in self.tensors)
-
-
-@dataclass(frozen=True)
-class TensorSpec:
+class TensorSpec(NamedTuple):
     """One tensor of a checkpoint: its name, its shape, and the mean and standard deviation of its values."""
 
     name: str
@@ -75,8 +55,19 @@ class TensorSpec:
         return math.prod(self.shape)
 
 
-@dataclass(frozen=True)
-class Receipt:
+class Preset(NamedTuple):
+    """A model shape: its name and the `config.json` it is published with."""
+
+    name: str
+    config: Mapping[str, Any]
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """Every tensor of the checkpoint, in file order; a tied head is none."""
+        return tuple(_tensors(self.config))
+
+
+class Receipt(NamedTuple):
     """The arguments that a checkpoint directory was made from; stored as `preset.json` beside the weights."""
 
     preset: str
@@ -87,9 +78,7 @@ class Receipt:
     version: int = FORMAT_VERSION
 
 
-_KNOWN: Mapping[str, Mapping[str, Mapping[str, Json]]] = json.loads(
-    Path(__file__).with_name("presets.json").read_text(encoding="utf-8")
-)
+_KNOWN = json.loads(Path(__file__).with_name("presets.json").read_text(encoding="utf-8"))
 PRESETS: Mapping[str, Preset] = MappingProxyType({name: Preset(name, of) for name, of in _KNOWN["presets"].items()})
 """The presets by name.
 
@@ -130,7 +119,7 @@ def materialise(
     if shard_bytes < 1:
         raise ValueError(f"{preset_name}: shard_bytes {shard_bytes} is less than 1")
     preset = with_layers(PRESETS[preset_name], layers)
-    receipt = Receipt(preset_name, dtype, seed, _int(preset.config, "num_hidden_layers"), shard_bytes)
+    receipt = Receipt(preset_name, dtype, seed, preset.config["num_hidden_layers"], shard_bytes)
     out = Path(out_dir)
     if out.exists():
         if _receipt_matches(out, receipt):
@@ -167,7 +156,7 @@ def with_layers(preset: Preset, layers: int | None) -> Preset:
 
 def _receipt_matches(directory: Path, receipt: Receipt) -> bool:
     path = directory / RECEIPT
-    return path.is_file() and path.read_text(encoding="utf-8") == _json(asdict(receipt))
+    return path.is_file() and path.read_text(encoding="utf-8") == _json(receipt._asdict())
 
 
 def _write_checkpoint(preset: Preset, receipt: Receipt, directory: Path) -> None:
@@ -175,21 +164,21 @@ def _write_checkpoint(preset: Preset, receipt: Receipt, directory: Path) -> None
     generation = {key: config[key] for key in ("bos_token_id", "eos_token_id")}
     (directory / "config.json").write_text(_json(config), encoding="utf-8")
     (directory / "generation_config.json").write_text(_json(generation), encoding="utf-8")
-    item = _ITEM_BYTES[receipt.dtype]
-    shards = list(_shards(preset.tensors, receipt.shard_bytes // item))
-    names = ["model.safetensors"]
+    item = ITEM_BYTES[receipt.dtype]
+    shards, names = list(_shards(preset.tensors, receipt.shard_bytes // item)), ["model.safetensors"]
     if len(shards) > 1:
-        count = len(shards)
-        names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
+        names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
         index = {
-            "metadata": {"total_size": preset.parameters * item},
+            "metadata": {"total_size": sum(tensor.elements for tensor in preset.tensors) * item},
             "weight_map": {tensor.name: name for name, shard in zip(names, shards, strict=True) for tensor in shard},
         }
         (directory / "model.safetensors.index.json").write_text(_json(index), encoding="utf-8")
     for name, shard in zip(names, shards, strict=True):
+        # Not by `safetensors.torch.save_file`, which needs every tensor in memory.
         with (directory / name).open("wb") as file:
-            _write_safetensors(file, shard, receipt.dtype, receipt.seed)
-    (directory / RECEIPT).write_text(_json(asdict(receipt)), encoding="utf-8")
+            file.write(safetensors_header(shard, receipt.dtype)[0])
+            file.writelines(_values(shard, receipt.dtype, receipt.seed))
+    (directory / RECEIPT).write_text(_json(receipt._asdict()), encoding="utf-8")
 
 
 def _shards(tensors: Sequence[TensorSpec], limit: int) -> Iterator[tuple[TensorSpec, ...]]:
@@ -205,33 +194,36 @@ def _shards(tensors: Sequence[TensorSpec], limit: int) -> Iterator[tuple[TensorS
     yield tuple(shard)
 
 
-def _write_safetensors(file: IO[bytes], tensors: Sequence[TensorSpec], dtype: Dtype, seed: int) -> None:
-    """Write tensors in safetensors layout: header length (u64, little endian), JSON header, raw data.
-
-    Written by hand because `safetensors.torch.save_file` needs every tensor in memory.
-    """
-    file.write(safetensors_header(tensors, dtype)[0])
-    quantiles = _quantiles()
-    for tensor in tensors:
-        for chunk in _values(tensor, quantiles, dtype, seed):
-            file.write(chunk)
-
-
 def safetensors_header(tensors: Sequence[TensorSpec], dtype: Dtype) -> tuple[bytes, int]:
-    """Return the bytes before the data of a safetensors file of `tensors`, and the number of bytes of data."""
+    """Return the bytes before the data of a safetensors file of `tensors`, and the number of bytes of data.
+
+    They are the header's length (u64, little endian) and the header in JSON.
+    """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for tensor in tensors:
-        end = offset + tensor.elements * _ITEM_BYTES[dtype]
-        header[tensor.name] = {
-            "dtype": _SAFETENSORS_DTYPE[dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, end],
-        }
+        end, kind = offset + tensor.elements * ITEM_BYTES[dtype], _SAFETENSORS_DTYPE[dtype]
+        header[tensor.name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [offset, end]}
         offset = end
     encoded = json.dumps(header, separators=(",", ":")).encode()
     encoded += b" " * (-len(encoded) % 8)
     return len(encoded).to_bytes(8, "little") + encoded, offset
+
+
+def _values(tensors: Sequence[TensorSpec], dtype: Dtype, seed: int) -> Iterator[bytes]:
+    """Yield the tensors' data, little endian, at most CHUNK_ELEMENTS values at a time."""
+    import torch
+
+    quantiles = _quantiles()
+    for tensor in tensors:
+        table = (tensor.mean + tensor.std * quantiles).to(getattr(torch, TORCH_DTYPE[dtype]))
+        key = f"agentcompile/preset/{FORMAT_VERSION}/{seed}/{tensor.name}"
+        generator = random.Random(hashlib.sha256(key.encode()).digest())
+        for start in range(0, tensor.elements, CHUNK_ELEMENTS):
+            count = min(CHUNK_ELEMENTS, tensor.elements - start)
+            draws = torch.frombuffer(bytearray(generator.randbytes(2 * count)), dtype=torch.uint16)
+            values = table.index_select(0, draws.to(torch.int32))
+            yield ctypes.string_at(values.data_ptr(), values.nbytes)
 
 
 def _quantiles() -> torch.Tensor:
@@ -243,32 +235,16 @@ def _quantiles() -> torch.Tensor:
     return torch.tensor([-z for z in reversed(upper)] + upper, dtype=torch.float64)
 
 
-def _values(tensor: TensorSpec, quantiles: torch.Tensor, dtype: Dtype, seed: int) -> Iterator[bytes]:
-    """Yield the tensor's data, little endian, at most CHUNK_ELEMENTS values at a time."""
-    import torch
-
-    table = (tensor.mean + tensor.std * quantiles).to(getattr(torch, TORCH_DTYPE[dtype]))
-    key = f"agentcompile/preset/{FORMAT_VERSION}/{seed}/{tensor.name}"
-    generator = random.Random(hashlib.sha256(key.encode()).digest())
-    for start in range(0, tensor.elements, CHUNK_ELEMENTS):
-        count = min(CHUNK_ELEMENTS, tensor.elements - start)
-        draws = torch.frombuffer(bytearray(generator.randbytes(2 * count)), dtype=torch.uint16)
-        values = table.index_select(0, draws.to(torch.int32))
-        yield ctypes.string_at(values.data_ptr(), values.nbytes)
-
-
-def _tensors(config: Mapping[str, Json]) -> Iterator[TensorSpec]:
+def _tensors(config: Mapping[str, Any]) -> Iterator[TensorSpec]:
     """Yield the tensors with the names and shapes that `Qwen3ForCausalLM` and `LlamaForCausalLM` store."""
-    hidden, inner = _int(config, "hidden_size"), _int(config, "intermediate_size")
-    head_dim, vocab = _int(config, "head_dim"), _int(config, "vocab_size")
-    query = _int(config, "num_attention_heads") * head_dim
-    key = _int(config, "num_key_value_heads") * head_dim
-    projections = {"q": (query, hidden), "k": (key, hidden), "v": (key, hidden)}
-    yield TensorSpec("model.embed_tokens.weight", (vocab, hidden))
-    for layer in range(_int(config, "num_hidden_layers")):
+    hidden, inner, head_dim = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    query, key = (config[f"num_{heads}_heads"] * head_dim for heads in ("attention", "key_value"))
+    projections = {"q": (query, hidden), "k": (key, hidden), "v": (key, hidden), "o": (hidden, query)}
+    yield TensorSpec("model.embed_tokens.weight", (config["vocab_size"], hidden))
+    for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}"
         yield _norm(f"{prefix}.input_layernorm.weight", hidden)
-        for name, shape in {**projections, "o": (hidden, query)}.items():
+        for name, shape in projections.items():
             yield TensorSpec(f"{prefix}.self_attn.{name}_proj.weight", shape)
             if config["attention_bias"]:
                 yield TensorSpec(f"{prefix}.self_attn.{name}_proj.bias", shape[:1])
@@ -276,22 +252,15 @@ def _tensors(config: Mapping[str, Json]) -> Iterator[TensorSpec]:
             yield _norm(f"{prefix}.self_attn.q_norm.weight", head_dim)
             yield _norm(f"{prefix}.self_attn.k_norm.weight", head_dim)
         yield _norm(f"{prefix}.post_attention_layernorm.weight", hidden)
-        yield TensorSpec(f"{prefix}.mlp.gate_proj.weight", (inner, hidden))
-        yield TensorSpec(f"{prefix}.mlp.up_proj.weight", (inner, hidden))
-        yield TensorSpec(f"{prefix}.mlp.down_proj.weight", (hidden, inner))
+        for name, shape in {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}.items():
+            yield TensorSpec(f"{prefix}.mlp.{name}_proj.weight", shape)
     yield _norm("model.norm.weight", hidden)
     if not config["tie_word_embeddings"]:
-        yield TensorSpec("lm_head.weight", (vocab, hidden))
+        yield TensorSpec("lm_head.weight", (config["vocab_size"], hidden))
 
 
 def _norm(name: str, width: int) -> TensorSpec:
     return TensorSpec(name, (width,), mean=1.0, std=NORM_NOISE_STD)
-
-
-def _int(config: Mapping[str, Json], key: str) -> int:
-    value = config[key]
-    assert isinstance(value, int), f"{key} is {value!r}"
-    return value
 
 
 def _json(value: object) -> str:
@@ -306,14 +275,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", choices=get_args(Dtype), default="bf16")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--layers", type=int)
-    arguments = parser.parse_args(argv)
-    materialise(
-        arguments.preset,
-        arguments.out,
-        dtype=arguments.dtype,
-        seed=arguments.seed,
-        layers=arguments.layers,
-    )
+    asked = parser.parse_args(argv)
+    materialise(asked.preset, asked.out, dtype=asked.dtype, seed=asked.seed, layers=asked.layers)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import tokenizers
 import torch
@@ -96,16 +96,13 @@ def fresh_model(shape: Shape, dropout: float) -> Any:
 
     Dropout acts on the embeddings and on what each block adds to the residual.
     """
-    settings = asdict(shape)
-    made: Any = transformers.Qwen3Config
+    settings, made = asdict(shape), cast(Any, transformers.Qwen3Config)
     config = made(
-        **{key: value for key, value in settings.items() if key != "rope_theta"},
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        rope_parameters={"rope_type": "default", "rope_theta": settings.pop("rope_theta")},
+        **settings,
         tie_word_embeddings=True,
         attention_bias=False,
-        bos_token_id=END_OF_TEXT_ID,
-        eos_token_id=END_OF_TEXT_ID,
-        pad_token_id=END_OF_TEXT_ID,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), END_OF_TEXT_ID),
     )
     model: Any = transformers.Qwen3ForCausalLM(config)
 
@@ -117,9 +114,9 @@ def fresh_model(shape: Shape, dropout: float) -> Any:
     for layer in model.model.layers:
         layer.self_attn.register_forward_hook(dropped)
         layer.mlp.register_forward_hook(dropped)
+    depth = (2 * shape.num_hidden_layers) ** -0.5
     for name, parameter in model.named_parameters():
         if parameter.ndim == 2:
-            depth = (2 * shape.num_hidden_layers) ** -0.5
             into_residual = name.endswith(("o_proj.weight", "down_proj.weight"))
             nn.init.normal_(parameter, std=0.03 * (depth if into_residual else 1.0))
     return model
@@ -133,18 +130,14 @@ def loss_of(model: Any, windows: Tensor) -> Tensor:
 
 def train_tokenizer(files: Sequence[SourceFile], vocab_size: int) -> tokenizers.Tokenizer:
     """Train a byte-level BPE tokenizer on the training files; id 0 is the end-of-text token."""
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
-        [
-            tokenizers.pre_tokenizers.Split(tokenizers.Regex(SPLIT), "isolated"),
-            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    tokenizer, before = tokenizers.Tokenizer(tokenizers.models.BPE()), tokenizers.pre_tokenizers
+    split = before.Split(tokenizers.Regex(SPLIT), "isolated")
+    tokenizer.pre_tokenizer = before.Sequence([split, before.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=[END_OF_TEXT],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        initial_alphabet=before.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator((file.text for file in files), trainer)
@@ -168,8 +161,7 @@ def optimiser(model: Any, recipe: Recipe) -> torch.optim.AdamW:
         {"params": [p for p in parameters if p.ndim == 2], "weight_decay": recipe.weight_decay},
         {"params": [p for p in parameters if p.ndim != 2], "weight_decay": 0.0},
     ]
-    fused = parameters[0].is_cuda
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), fused=fused)
+    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), fused=parameters[0].is_cuda)
 
 
 def windows(stream: Tensor, starts: Tensor, context: int) -> Tensor:
@@ -192,13 +184,10 @@ def validate(model: Any, stream: Tensor, context: int) -> float:
 
 def train(model: Any, recipe: Recipe, training: Tensor, validation: Tensor) -> tuple[dict[str, Tensor], list[LogEntry]]:
     """Train the model in place; return the weights with the lowest validation loss, and the log."""
-    device = training.device
+    device, adam = training.device, optimiser(model, recipe)
     generator = torch.Generator(device).manual_seed(recipe.seed)
-    adam = optimiser(model, recipe)
     step_loss = torch.compile(loss_of) if device.type == "cuda" else loss_of
-    best: dict[str, Tensor] = {}
-    log: list[LogEntry] = []
-    started = time.monotonic()
+    best, log, started = dict[str, Tensor](), list[LogEntry](), time.monotonic()
     step, progress, next_evaluation = 0, 0.0, 1 / recipe.evaluations
     while progress < 1:
         for group in adam.param_groups:
@@ -235,17 +224,10 @@ def export(model: Any, weights: dict[str, Tensor], tokenizer: tokenizers.Tokeniz
     model.to("cpu", torch.bfloat16).eval().save_pretrained(out)
     (out / "model.safetensors").chmod(0o644)
     tokenizer.save(str(out / "tokenizer.json"))
-    tokenizer_config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": END_OF_TEXT,
-        "eos_token": END_OF_TEXT,
-        "pad_token": END_OF_TEXT,
-        "model_max_length": model.config.max_position_embeddings,
-        "clean_up_tokenization_spaces": False,
-    }
-    text = json.dumps(tokenizer_config, indent=2) + "\n"
-    (out / "tokenizer_config.json").write_text(text, encoding="utf-8")
-
+    tokens = dict.fromkeys(("bos_token", "eos_token", "pad_token"), END_OF_TEXT)
+    length, kind = model.config.max_position_embeddings, "PreTrainedTokenizerFast"
+    told = {"tokenizer_class": kind, **tokens, "model_max_length": length, "clean_up_tokenization_spaces": False}
+    _write_json(told, out / "tokenizer_config.json")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     probe = torch.tensor([tokenizer.encode("import os\n\n\ndef main():\n    return 0\n").ids])
     with torch.no_grad():
@@ -256,7 +238,7 @@ def export(model: Any, weights: dict[str, Tensor], tokenizer: tokenizers.Tokeniz
 
 def describe(corpus: Corpus) -> dict[str, object]:
     """Return the corpus in numbers, for the log."""
-    parts = {"train": corpus.train, "validation": corpus.validation, "heldout": corpus.heldout}
+    parts = dict(zip(corpus._fields, corpus[:3], strict=False))
     return {
         "digest": corpus.digest,
         "dropped_duplicates": len(corpus.dropped_duplicates),
@@ -312,7 +294,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         "best": asdict(min(log, key=lambda entry: entry.validation_loss)),
         "log": [asdict(entry) for entry in log],
     }
-    (out / "training.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    _write_json(report, out / "training.json")
+
+
+def _write_json(value: object, path: Path) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.busy.generation import Quantiles, measure
-from agentcompile.bench.busy.neighbours import neighbours
+from agentcompile.bench.busy.recipe import Quantiles, measure, neighbours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from agentcompile.bench.busy.neighbours import neighbours
+from agentcompile.bench.busy.recipe import neighbours
 
 from agentcompile.build import Binary, compile, compile_executor, find_toolchain
 from agentcompile.ir.template import Source

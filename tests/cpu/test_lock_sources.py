@@ -154,7 +154,7 @@ def test_a_resealed_lock_that_binds_nothing_is_drift(what: str, target: Target) 
 
 def test_spoiled_and_resealed_locks_open_as_they_were_or_not_at_all(target: Target) -> None:
     asked = Campaign(count=300, seed=1, seconds=0)
-    found = attack(target, asked, lambda _: None, model="", home="", runs=0, resealed_share=1 / 3)
+    found = attack(target, asked, lambda _: None, model="", home="", runs=0, share=1 / 3)
     assert found.tried == 300
     assert found.failures == ()
     assert {"raw, refused with exit 2", "resealed, refused with exit 3"} <= set(found.figures)

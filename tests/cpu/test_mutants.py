@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from agentcompile.bench.campaign import false_rejects
-from agentcompile.bench.campaign.drawing import Building, draw
+from agentcompile.bench.campaign.drawing import Building, code_digest, draw
 from agentcompile.bench.campaign.false_rejects import repeat
 from agentcompile.bench.campaign.judging import Gates
-from agentcompile.bench.campaign.machine_code import code_digest
 from agentcompile.bench.campaign.mutants import attack, report, sliced
 from agentcompile.bench.campaign.report import Campaign
 from agentcompile.bench.campaign.subjects import Subject

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from agentcompile.bench.busy.neighbours import neighbours
+from agentcompile.bench.busy.recipe import neighbours
 
 from agentcompile.worker.gpu_turns import TURN_NS, Turns
 

@@ -23,10 +23,6 @@ class Findings:
     ledger: str
 
 
-def run(campaign: Campaign, say: Say) -> Report:
-    return report([find(campaign, say)])
-
-
 def find(campaign: Campaign, say: Say) -> Findings:
     say("begins")
     if campaign.share == 1 and campaign.count == DIES:

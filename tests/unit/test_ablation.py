@@ -12,10 +12,9 @@ from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.prompt import prompt_of
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
-from bench.ablation.judging import SEEDS, arms_of
 from bench.ablation.plot import draw
 from bench.ablation.result import WITHIN, Ablation, Judged, Model, near_of, quick_ns, standing_of
-from bench.ablation.run import read, report, run
+from bench.ablation.run import SEEDS, arms_of, read, report, run
 from tests.unit.answers import question
 
 NS = {"a": 100.0, "b": 104.9, "c": 106.0, "d": 300.0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentcompile.bench.campaign.equivalent import reason
-from agentcompile.bench.campaign.walls import behind_walls
+from agentcompile.bench.campaign.probing import behind_walls
 
 from tests.templates.shapes import Extents, region
 from tests.unit.test_equivalent import ARGMAX, DOT, EVEN, GEMV, SHARED, SIMD, THREE, UNEVEN, excused

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from agentcompile.bench.campaign.lexing import place, tokens
 from agentcompile.bench.campaign.mutating import MUTATORS, mutations
-from agentcompile.bench.campaign.phrases import Code, statements
+from agentcompile.bench.campaign.phrases import Code, place, statements, tokens
 from agentcompile.bench.campaign.probing import trapped
 
 PROLOGUE = "// add/plain, specialised\n#include <immintrin.h>\nconstexpr long hidden = 64;\n#define ISA_AVX2 1\n"

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from agentcompile.errors import AgentCompileError
 from bench.campaign import kills
 from bench.campaign.recipe import run
-from bench.campaign.report import Campaign, Report, Sharable
+from bench.campaign.report import Campaign, Report
 from bench.campaign.shares import cpus_of, environment_of, gpus, side_by_side
 from tests.unit import shared_kind
 
 
 def shared(campaign: Campaign) -> tuple[Report, list[str]]:
     said: list[str] = []
-    return side_by_side(cast(Sharable, shared_kind), "shared", campaign, said.append), said
+    return side_by_side(shared_kind, "shared", campaign, said.append), said
 
 
 def test_all_attempts_are_made_each_share_has_a_ledger_and_its_lines_tell_which_it_is(tmp_path: Path) -> None:
