@@ -229,7 +229,6 @@ def _run_directory(path: Path) -> Path:
 
 
 def _stream(count: int) -> Iterator[bytes]:
-    """Yield the lines of `count` events of a made-up run: regions, then trials that begin, progress and end."""
     from .made_up import made_up_events
 
     for seq, event in enumerate(made_up_events(count)):
@@ -340,7 +339,6 @@ def _compile(folder: Path, model: str, flags: Sequence[str], name: str, *, attac
 
 
 def _plan(path: Path) -> Plan:
-    """Return the decode plan that a finished run admitted."""
     plans = [plan for plan in session.RunDirectory.open(path).state().plans if plan.phase == "decode"]
     kept: Plan = decode(Plan, encode(plans[0]))
     return kept

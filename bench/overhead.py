@@ -34,7 +34,6 @@ from .models.locate import MAKERS
 ARMS = (OURS, "hf-eager")
 """The arms that read the clock within a generation; the others read it once at the first token."""
 LIMIT = 0.01
-"""The largest overhead allowed, as a share of the time per output token."""
 _MOST_DROPPED = 0.2
 
 
@@ -67,11 +66,7 @@ class Found:
 
 
 def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
-    """Measure and print; return 0 when the interval is within `LIMIT`, 5 when it is above, 7 when it is inconclusive.
-
-    Raises:
-        AgentCompileError: the user can fix it, or the arm failed.
-    """
+    """Measure and print; return 0 when the interval is within `LIMIT`, 5 when it is above, 7 when it holds it."""
     asked, begun = _parse(arguments), revision()
     machine = this_machine(resolve({"threads": asked.threads, "target": asked.target}).options)
     workload = _workload(asked, machine, cache_of(asked))

@@ -116,10 +116,6 @@ Rounds = list[dict[str, tuple[Visited, Visited]]]
 def _rounds(
     arms: list[Arm], texts: Mapping[int, Sequence[int]], count: int, seed: int, reasons: dict[str, str]
 ) -> dict[int, Rounds]:
-    """Return, by prompt length, the two visits in every round of each arm that did not fail.
-
-    An arm that fails is noted in `reasons` and not visited again.
-    """
     generator, found = random.Random(seed), dict[int, Rounds]()
     for length, ids in texts.items():
         found[length] = []

@@ -41,7 +41,6 @@ ARMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "cuda": {"qwen3-1.7b": _ON_GPU, "qwen3-4b": _ON_GPU, "llama-3.2-1b": _ON_GPU},
 }
-"""The arms of each checkpoint, by kind of device."""
 LEAST_S: Mapping[str, float] = {"sample": 0.5, "qwen3-0.6b": 0.0}
 """The least time that a visit generates on a CPU, in seconds, by checkpoint.
 
@@ -61,10 +60,6 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
 
     `calm` is called before every visit and waits until other work leaves the machine alone. Returns 0, also when a
     figure falls short (the table says so), or 7 (undecided) when --minutes ended the run before all was measured.
-
-    Raises:
-        AgentCompileError: a partial result cannot be resumed.
-        Stopped: a signal ended the run.
     """
     asked = _parse(arguments)
     course = Course.begin(["agentcompile", "bench", "figures", *arguments], asked, asked.target, "figures")
@@ -143,11 +138,6 @@ def _job(name: str, asked: argparse.Namespace, machine: Machine, cache: Path) ->
 def _find(
     jobs: Sequence[WorkloadJob], asked: argparse.Namespace, file: PartialFile, setup: Setup
 ) -> tuple[Imported, list[Part]]:
-    """Measure everything that is not in `file` yet, and keep it there.
-
-    Raises:
-        OutOfTime: the time ran out between two rounds.
-    """
     if (imported := file.content.imported) is None:
         imported = file.content.imported = import_time()
         file.keep()

@@ -42,7 +42,6 @@ class Part:
 
     workload: Workload
     arms: tuple[str, ...]
-    """The arms that were requested."""
     outcome: Outcome
     times: dict[str, Took] = field(default_factory=dict)
     accuracy: Mapping[str, Any] | None = None
@@ -113,13 +112,11 @@ def _right(one: Figure, agreement: Mapping[str, str]) -> Figure:
 
 
 def _beside(rounds: Sequence[Round], peer: str, found: Interval | None, why: str) -> str:
-    """Return the note of a figure that compares with a peer: why it is missing, or that the peer's tokens vary."""
     varies = found is not None and not same_tokens(rounds, peer)
     return "; ".join(filter(None, (why, f"{peer}: {VARIES}" if varies else "")))
 
 
 def _device_figures(part: Part) -> Iterator[Figure]:
-    """Yield the figures of a GPU alone: time per output token, TTFT beside compiled peers, and peak memory."""
     name, rounds = part.workload.name, part.outcome.rounds
     if name not in TOKEN_MS:
         return
@@ -174,7 +171,6 @@ def _kept(rounds: Sequence[Round], arm: str) -> list[Round]:
 
 
 def _part_record(part: Part) -> dict[str, Any]:
-    """Build the JSON record of one checkpoint: medians and intervals by arm, and every round."""
     outcome, workload = part.outcome, part.workload
     arms: dict[str, Any] = {}
     for _, arm, rate, first, note in arm_rows(part):

@@ -123,5 +123,4 @@ def arm_table(rows: Sequence[tuple[str, str, float | None, float | None, str]]) 
 
 
 def _number(value: float | None) -> str:
-    """Format a number with three significant digits; empty for None."""
     return "" if value is None else f"{value:.2e}" if 0 < abs(value) < 1e-2 else f"{value:.3g}"

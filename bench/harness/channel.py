@@ -150,7 +150,6 @@ def _waited(seconds: float) -> float:
 
 
 def _peak_memory_bytes() -> int:
-    """Return this process's peak memory: of the GPU where PyTorch uses one, else of the host."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_reserved())

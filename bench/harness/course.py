@@ -47,11 +47,9 @@ class Course:
     """One run with its options, its machine and its deadline."""
 
     command: tuple[str, ...]
-    """The command that the user typed."""
     asked: argparse.Namespace
     machine: Machine
     begun: Mapping[str, Any]
-    """The revision of the sources when the run began."""
     until_s: float | None
     """The time of `time.monotonic` at which the run should stop; None for no limit."""
     cache: Path
@@ -134,11 +132,7 @@ class Course:
     def write(
         self, file: PartialFile, cases: Sequence[Case], samples: Mapping[str, Samples], **more: Any
     ) -> tuple[SuiteResult, Path]:
-        """Write the result of a suite or a ladder and, beside it, its single generations; return result and that path.
-
-        Raises:
-            AgentCompileError: a file cannot be written (environment).
-        """
+        """Write a suite's or a ladder's result and, beside it, its single generations; return result and that path."""
         result = SuiteResult(
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             command=shlex.join(nameless(self.command)),

@@ -46,7 +46,6 @@ class Eager:
         return self._timed(ids, new, **self._drawn({"temperature": temperature, "top_p": top_p, "seed": seed}))
 
     def _drawn(self, how: Mapping[str, Any]) -> dict[str, Any]:
-        """Seed PyTorch's generator and return sampling arguments for `generate`; greedy ones when `how` is empty."""
         import torch
 
         if not how:

@@ -42,11 +42,7 @@ def identity_of(
     lock: Path | None,
     settings: Mapping[str, object],
 ) -> Identity:
-    """Return the facts of a run; `settings` are its plain ones (device, seed, rounds, …) by name, shown as text.
-
-    Raises:
-        AgentCompileError: there is a lock and it cannot be read.
-    """
+    """Return the facts of a run; `settings` are its plain ones (device, seed, rounds, …) by name, shown as text."""
     machine = encode(target)
     assert isinstance(machine, dict)
     return {
@@ -91,13 +87,11 @@ def _of_job(job: WorkloadJob) -> Identity:
 
 
 def _revision(revision: Mapping[str, Any]) -> str:
-    """Return the git revision, with a digest of the sources where they changed since or there is no revision."""
     name = str(revision["revision"])
     return name if name and not revision["changed_since"] else f"{name}+{_sources_digest()[:SHORT]}"
 
 
 def _sources_digest() -> str:
-    """Return the digest of every source and settings file of compiler, recipes and templates, by path."""
     compiler, recipes = Path(agentcompile.__file__).parent, Path(__file__).resolve().parents[1]
     with importlib.resources.as_file(importlib.resources.files("agentcompile.templates")) as templates:
         files = {

@@ -12,7 +12,6 @@ class PartTime:
 
     kind: str
     ns: float
-    """Time that it takes of one token."""
     sites: int
     covers: str = ""
     """The operators of the captured graph that it replaces, as `ranges` writes them; empty where that is not known."""
@@ -27,7 +26,6 @@ class Looked:
     parts: tuple[PartTime, ...] = ()
     """The parts of the step; time that none of them takes is loops, launches, waits and the end of the step."""
     how: str = ""
-    """How the parts were timed, for people."""
     reason: str = ""
     """Why there are no parts; empty when there are."""
 
@@ -44,11 +42,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def numbers_in(text: str) -> frozenset[int]:
-    """Return the numbers in a text that `ranges` wrote.
-
-    Raises:
-        ValueError: the text is something else.
-    """
+    """Return the numbers in a text that `ranges` wrote."""
     return frozenset(_numbers(text))
 
 

@@ -29,12 +29,10 @@ from .times import Build, Imported, Took
 from .trial import Outcome
 
 VERSION = 1
-"""The version of the file's format; files of other versions are refused."""
 FIRST_COMPILE = "first compile"
 """The name of the start-up time whose command writes a lock."""
 
 Accuracy = dict[str, int | float | str | dict[str, float]]
-"""The result of `accuracy.measure`."""
 
 
 class OutOfTime(Exception):
@@ -46,7 +44,6 @@ class Progress:
     """The results so far for one checkpoint."""
 
     times: dict[str, Took] = field(default_factory=dict)
-    """Times that a user waits for, by name."""
     folder: str = ""
     """Name of the folder, below the file's folder, with the lock and the store of the first compilation."""
     lock: str = ""
@@ -54,7 +51,6 @@ class Progress:
     outcome: Outcome = field(default_factory=Outcome)
     accuracy: Accuracy | None = None
     accuracy_reason: str = ""
-    """Why the accuracy could not be measured; empty when it was measured or not tried yet."""
 
     def check(self, build: Build) -> None:
         """Check that lock and store are as the first compilation left them.
@@ -99,10 +95,8 @@ class Partial:
     version: int = VERSION
     identity: Identity
     resumed: int = 0
-    """How many times the run was resumed."""
     imported: Imported | None = None
     models: dict[str, Progress] = field(default_factory=dict)
-    """The results by name of the checkpoint."""
 
 
 class PartialFile:
@@ -145,11 +139,7 @@ class PartialFile:
             raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
 
     def keep(self) -> None:
-        """Write the content after something was found; it is on disk when this returns.
-
-        Raises:
-            AgentCompileError: the file cannot be written (environment).
-        """
+        """Write the content after something was found; it is on disk when this returns."""
         self.write()
         self._kept += 1
 
@@ -229,11 +219,6 @@ def digest_of_lock(lock: Path) -> str:
 
 
 def _content(path: Path, identity: Identity) -> Partial | None:
-    """Return what an interrupted run of this identity left; None when no run on its checkpoints and device left any.
-
-    Raises:
-        AgentCompileError: the file is damaged, or only runs that differ from this one left something (usage).
-    """
     if path.exists():
         content = read_partial(path)
         found = [(path, differences(content.identity, identity))]
@@ -247,7 +232,6 @@ def _content(path: Path, identity: Identity) -> Partial | None:
 
 
 def _alike(cache: Path, identity: Identity) -> Iterator[tuple[Path, list[str]]]:
-    """Yield the partial results for the same checkpoints and device, each with its differences from `identity`."""
     for path in sorted(cache.glob("figures-*.json")):
         with suppress(AgentCompileError):  # a damaged file of another run is skipped
             there = read_partial(path).identity
@@ -257,16 +241,11 @@ def _alike(cache: Path, identity: Identity) -> Iterator[tuple[Path, list[str]]]:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[Path]:
-    """Make the folder and lock it against other processes of the same run; the kernel unlocks it if this one dies.
-
-    Raises:
-        AgentCompileError: another process has locked it (environment).
-    """
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which the kernel undoes if this process dies
         except OSError as error:
             text = f"{folder}: another process makes the same figures here"
             hint = "wait for it, stop it, or name another folder with --cache"

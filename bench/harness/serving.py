@@ -72,11 +72,7 @@ class Arm:
         self._pending = b""
 
     def load(self, request: Mapping[str, Any], limit_s: float) -> float:
-        """Load the arm and return the seconds that it reports for loading.
-
-        Raises:
-            ArmFailed: the process ended or did not answer within the limit.
-        """
+        """Load the arm and return the seconds that it reports for loading."""
         reply = self.ask(request, limit_s)
         self.facts = reply["facts"]
         return float(reply["load_s"])
@@ -128,7 +124,6 @@ class Arm:
         return line
 
     def _reason(self) -> str:
-        """Return how the process ended, and the last line of its log."""
         code = self._process.wait()
         ended = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         lines = [line for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]

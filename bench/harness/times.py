@@ -138,7 +138,6 @@ def _took(build: Build, words: Sequence[str], log: Path) -> Took:
 
 
 def _last_line(log: Path) -> str:
-    """Return the last line of a log that starts with `error:`, else its last line, 300 characters at most."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error:")]
     return (errors or lines or [""])[-1][-300:]

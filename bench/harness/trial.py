@@ -31,7 +31,6 @@ CHECKED_TOKENS = 256
 """The most tokens of a generation that are compared with fp32's: the rule needs only the first difference."""
 LLAMA = "llama.cpp"
 NO_LLAMA = "no interpreter with llama_cpp was named (--llama-python)"
-"""The reason that the llama.cpp arm gives without an interpreter."""
 VLLM = "vllm"
 _VLLM_SETTINGS = {
     # One process: its use of the processors then counts as the arm's, and SIGSTOP stops all of it.
@@ -102,11 +101,9 @@ class Setup:
     joules: Callable[[], float | None] = lambda: None
     """Returns the energy that the device has drawn until now, or None where it is not measured."""
     load_limit_s: float = LOAD_LIMIT_S
-    """The time limit of loading, compiling included."""
     limit_s: float = LIMIT_S
     """The time limit of one request; twice as long for likeliest tokens and for looks at the step."""
     builds: Mapping[str, Build] = field(default_factory=dict)
-    """Locks by name of arm, for arms with a lock of their own."""
     machine: str = ""
     """A short digest of this machine, whose rounds are not pooled with another machine's."""
     looks: bool = False
@@ -134,9 +131,7 @@ class Outcome:
     agreement: dict[str, str] = field(default_factory=dict)
     """By arm: empty when its tokens hold the mutual top-5 rule against fp32, else what is wrong."""
     reference: Tops | None = None
-    """The tokens and likeliest tokens of fp32."""
     looked: dict[str, Looked] = field(default_factory=dict)
-    """By arm: where its decode step spends its time."""
     rounds: tuple[Round, ...] = ()
     """All rounds in the order they were timed, process after process."""
 
@@ -151,7 +146,6 @@ class Part:
 
     workload: Workload
     outcome: Outcome
-    """The outcome that the trial adds to."""
 
 
 def run_trial(
@@ -207,7 +201,6 @@ def _share(part: Part, parts: Sequence[Part]) -> None:
 
 
 def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Setup) -> list[Arm]:
-    """Time a process's missing rounds of one part, and return the arms that are still live."""
     outcome, workload = part.outcome, part.workload
     first = outcome.done(process)
     for number in range(first, setup.rounds):

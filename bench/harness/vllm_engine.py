@@ -88,7 +88,6 @@ class Vllm:
         return Generation(tokens, first - begin, last - first)
 
     def _steps(self, ids: Sequence[int], new: int, **how: Any) -> Iterator[Any]:
-        """Yield the output that each engine step adds: token ids, and log-probabilities where `how` asks for them."""
         self._made += 1
         params = self._params(max_tokens=new, ignore_eos=True, detokenize=False, output_kind=self._delta, **how)
         self._engine.add_request(str(self._made), {"prompt_token_ids": list(ids)}, params)

@@ -48,7 +48,6 @@ class Suite:
     arms: tuple[str, ...]
     baseline: str
     rounds: int
-    """Number of rounds of every process."""
     processes: int
     context: int
     """Tokens of the KV cache that our arm is compiled for."""
@@ -60,7 +59,6 @@ class Suite:
     Otherwise the user's store is used.
     """
     bounds: bool = False
-    """Whether its result is compared with the committed bounds by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +70,11 @@ class Workloads:
     suite: tuple[Suite, ...]
 
     def shape(self, name: str) -> Shape:
-        """Return the workload called `name`.
-
-        Raises:
-            AgentCompileError: there is none; the hint names the nearest (usage).
-        """
+        """Return the workload called `name`."""
         return _named(self.workload, name, "--workload")
 
     def of(self, name: str) -> Suite:
-        """Return the suite called `name`.
-
-        Raises:
-            AgentCompileError: there is none; the hint names the nearest (usage).
-        """
+        """Return the suite called `name`."""
         return _named(self.suite, name, "--suite")
 
 

@@ -275,11 +275,9 @@ class ByHand:
         }
 
     def _still(self) -> None:
-        """Run a step and drop its token."""
         self._step(self._token, self._position)
 
     def _runs(self, without: str) -> Callable[[], None]:
-        """Return a function that runs a step without one section, captured if the arm captures its step."""
         sections = self._step.sections
 
         def body() -> None:
@@ -295,7 +293,6 @@ def _part(kind: str, ns: float, sites: int) -> dict[str, Any]:
 
 
 def _took_ns(run: Callable[[], None], device: str) -> float:
-    """Return the ns of one step, from `_STEPS` steps that are enqueued at once."""
     wait: Callable[[], None] = torch.cuda.synchronize if device != "cpu" else lambda: None
     run()
     wait()

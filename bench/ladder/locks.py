@@ -40,11 +40,7 @@ class Locks:
         return None if self.stored else self.file.folder / "home"
 
     def of(self, rule: Rule) -> Build | None:
-        """Return the lock that `rule` chooses, compiled if needed; None when that failed.
-
-        Raises:
-            AgentCompileError: the lock is not as it was compiled (usage).
-        """
+        """Return the lock that `rule` chooses, compiled if needed; None when that failed."""
         progress = self.progress(rule)
         build = build_of(
             f"{self.name}, choose = {rule}",

@@ -55,10 +55,6 @@ def run(
     """Time a ladder, from the start or with --resume from where the run stopped; return 0, or 7 when time was up.
 
     `calm` is called before every visit and waits until other processes leave the machine alone.
-
-    Raises:
-        AgentCompileError: an option, a file or the machine is wrong, in a way that the user can fix.
-        Stopped: a signal ended the run.
     """
     asked = _parse(arguments, rungs)
     course = Course.begin(["agentcompile", "bench", "ladder", *arguments], asked, asked.target)

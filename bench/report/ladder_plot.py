@@ -49,7 +49,6 @@ def climb(title: str, under: str, case: Case) -> Figure:
 
 
 def _kinds(case: Case) -> list[str]:
-    """Return the kinds with a colour of their own, by their largest share on any rung."""
     most: dict[str, float] = {}
     for rung in case.rungs:
         for one in rung.shares:

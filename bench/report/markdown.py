@@ -243,7 +243,6 @@ def _rendered(table: Table) -> list[str]:
 
 
 def _away(cases: Sequence[Case]) -> dict[str, ArmResult]:
-    """Return by name the arms that are absent from all of several cases for the same reason."""
     found = {name: [arm for case in cases if (arm := case.arm(name))] for name in arm_names(cases)}
     return {
         name: arms[0]
@@ -307,4 +306,3 @@ _COLUMNS: Mapping[str, Callable[[Case, ArmResult], str]] = {
     "compile, s": lambda _, arm: number(arm.compile_s, 3),
     "J/token": lambda _, arm: number(arm.joules_per_token, 3),
 }
-"""The heads of the arms' table, each with the function that makes its cells."""

@@ -66,7 +66,6 @@ def _part(title: str, about: str, table: Table) -> Iterator[str]:
 
 
 def _rounds(case: Case) -> Table:
-    """Return the table of all rounds in the order of timing, dropped ones too."""
     names = [arm.name for arm in case.arms if any(arm.name in one.token_s for one in case.rounds)]
     rows = []
     for at, one in enumerate(case.rounds):
@@ -115,7 +114,6 @@ def _text(text: str) -> str:
 
 
 def _inline(plot: Plot) -> str:
-    """Return the plot's SVG for the page: without prologue, with ids of its own, and with the theme's greys."""
     svg = re.sub(r"<style.*?</style>", "", plot.svg[plot.svg.index("<svg") :], flags=re.DOTALL)
     named = svg.replace("<svg", f'<svg role="img" aria-label="{_text(plot.title)}"', 1)
     # Text between tags has no bare `<`, so that no text of the result is taken for a tag.

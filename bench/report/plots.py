@@ -59,11 +59,7 @@ def lacking() -> str:
 
 
 def draw(result: SuiteResult) -> tuple[Plot, ...]:
-    """Draw every figure for which the result has data.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
+    """Draw every figure for which the result has data."""
     import warnings
 
     import matplotlib
@@ -78,7 +74,6 @@ def draw(result: SuiteResult) -> tuple[Plot, ...]:
 
 
 def _of_model(result: SuiteResult, model: str) -> Iterator[tuple[str, str, str, Figure]]:
-    """Yield model, name, title and figure of every plot of a model."""
     cases = [case for case in result.cases if case.model == model]
     looks = _looks(result)
     for mode in dict.fromkeys(case.mode for case in cases):

@@ -52,7 +52,6 @@ class Plot:
 
     model: str
     name: str
-    """The name of its files without suffix, unique within the result."""
     title: str
     png: bytes
     svg: str

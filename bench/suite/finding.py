@@ -34,9 +34,7 @@ class Asked:
     mode: Mode
     workload: Workload
     absent: dict[str, str]
-    """By name of an arm, why it is not run."""
     cache_bytes: int
-    """Bytes of keys and values that a step reads in the mean."""
 
 
 @dataclass(slots=True)
@@ -45,9 +43,7 @@ class Found:
 
     cases: list[Case] = field(default_factory=list)
     compiled: dict[str, Compiled] = field(default_factory=dict)
-    """The locks that ran, by model."""
     samples: dict[str, Samples] = field(default_factory=dict)
-    """Single generations by key of the case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +57,6 @@ class Locks:
     seconds: float
     """Seconds that a compilation may search; 0 for no limit."""
     cache_bytes: tuple[int, ...]
-    """Sizes of the machine's caches."""
 
     def of(self, case: Asked) -> Build | None:
         """Return the lock of a case's model, compiled if needed; None when it could not be compiled."""
@@ -92,7 +87,6 @@ class Locks:
         return f"compile: {took.reason}" if took and took.reason else "there is no lock"
 
     def _committed(self, case: Asked) -> Path | None:
-        """Return the suite's committed lock of the model, or None when it has none that is valid here."""  # noqa: DOC501
         if not self.suite.lock or case.model not in self.suite.lock or self._compiled(case):
             return None
         path = Path(__file__).resolve().parents[1] / self.suite.lock[case.model]
@@ -109,7 +103,6 @@ class Locks:
         return path
 
     def _compiled(self, case: Asked) -> Took | None:
-        """Return how long this run compiled the case's model; None when it did not."""
         return self.file.progress(case.model).times.get(FIRST_COMPILE)
 
 

@@ -167,11 +167,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _suite(asked: argparse.Namespace) -> Suite:
-    """Return the suite with the options' changes.
-
-    Raises:
-        AgentCompileError: an option is invalid or does not fit the others (usage).
-    """
     read = load_workloads()
     suite = read.of(asked.suite)
     for name in asked.model or suite.models:
@@ -251,7 +246,6 @@ def _cases(suite: Suite, asked: argparse.Namespace, machine: Machine, cache: Pat
 
 
 def _absent(arms: Sequence[str], device: str, asked: argparse.Namespace) -> dict[str, str]:
-    """Return the arms that this machine does not have, each with the reason and the remedy."""
     found = {}
     for name in arms:
         if kind_of(name) == LLAMA and asked.llama_python is None:
@@ -270,11 +264,6 @@ def _find(
     setup: Setup,
     ceiling: Ceiling,
 ) -> Found:
-    """Run all cases, and keep in `file` what is not in it yet.
-
-    Raises:
-        OutOfTime: the run's own time is up; raised between two rounds.
-    """
     for case in cases:
         known, count = file.progress(case.workload.name), suite.rounds * suite.processes
         if asked.retry_failed:
@@ -293,12 +282,10 @@ def _find(
 
 
 def _joules(machine: Machine) -> Callable[[], float | None]:
-    """Return the function that reads the energy that the device has drawn until now; it gives None for a CPU."""
     return Meter(machine.device, visible_devices()).joules if machine.device != "cpu" else lambda: None
 
 
 def _table(cases: Sequence[Case]) -> list[str]:
-    """Return a table as aligned lines, with a row for each arm of each case."""
     rows = []
     for case in cases:
         for arm in case.arms:

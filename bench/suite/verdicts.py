@@ -41,12 +41,10 @@ class Change:
     """The speed of B over that of A, and the verdict on it."""
 
     span: Span | None
-    """The ratio; None when there are too few rounds for an interval."""
     rounds: tuple[int, int]
     """Numbers of rounds used, of A and of B; the same rounds when paired."""
     comparison: Comparison
     why: str
-    """The reason for INCONCLUSIVE; empty otherwise."""
     agrees: bool | None
     """Whether A and B cannot be told apart: 1 is in the interval or processes disagree in sign; None without one."""
 
@@ -157,7 +155,6 @@ def change_paired(logs: Logs, *, claim: float, level: float, luck: float | None 
 
 
 def _objection(logs: Logs, side: str) -> str:
-    """Return why nothing may be claimed, whatever the numbers are; empty when something may."""
     used = len(logs.pooled)
     if used < MIN_ROUNDS:
         return f"{side}{used} kept rounds are too few"
@@ -238,9 +235,6 @@ def compare_runs(
 
     The speedup over the baseline of A's case decides, or with `absolute` the time itself, which is valid only as far as
     the machine did not change between the runs.
-
-    Raises:
-        AgentCompileError: a file has a case or an arm twice (usage).
     """
     decides: View = "absolute" if absolute else "ratio"
     planned = list(_pairs(a, b))
@@ -266,7 +260,6 @@ def compare_runs(
 
 
 def _lucks(planned: Sequence[_Pair | Unmeasured], quantity: Quantity) -> dict[View, Lucks]:
-    """Return the variance factors of both runs, for the times themselves and for the speedups over the baseline."""
     pairs = [one for one in planned if isinstance(one, _Pair)]
     others = [one for one in pairs if one.label != one.a.baseline]
 
@@ -280,7 +273,6 @@ def _lucks(planned: Sequence[_Pair | Unmeasured], quantity: Quantity) -> dict[Vi
 
 
 def _beside(pair: _Pair, quantity: Quantity, luck: Lucks, *, claim: float, level: float) -> Change:
-    """Compare B's speedup over the baseline with A's; INCONCLUSIVE when a baseline was not measured."""
     beside = pair.a.baseline
     for side, case in (("A", pair.a), ("B", pair.b)):
         baseline = case.arm(beside)
@@ -291,11 +283,7 @@ def _beside(pair: _Pair, quantity: Quantity, luck: Lucks, *, claim: float, level
 
 
 def compare_arms(result: SuiteResult, a: str, b: str, *, claim: float, alpha: float = POLICY.alpha) -> Report:
-    """Compare arm `b` with arm `a`, paired by round, in every case of one run that has either.
-
-    Raises:
-        AgentCompileError: the file has a case or an arm twice (usage).
-    """
+    """Compare arm `b` with arm `a`, paired by round, in every case of one run that has either."""
     planned = [
         _pair(case, case.arm(a), case, case.arm(b), f"{b} against {a}", sides=(a, b))
         for case in _by_key(result, "A").values()
@@ -336,11 +324,6 @@ def _pairs(a: SuiteResult, b: SuiteResult) -> Iterator[_Pair | Unmeasured]:
 
 
 def _by_key(result: SuiteResult, side: str) -> dict[str, Case]:
-    """Return the cases by key.
-
-    Raises:
-        AgentCompileError: a case or an arm is listed twice, so that it cannot be paired (usage).
-    """
     for case in result.cases:
         names = [arm.name for arm in case.arms]
         if len(set(names)) < len(names):
