@@ -38,8 +38,8 @@ class Engine(Protocol):
     def facts(self) -> Mapping[str, Any]:
         """Versions and settings for the result file, scalars by name."""
 
-    def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """Continue `ids` greedily by exactly `new` tokens, whatever they are."""
+    def generate(self, ids: Sequence[int], new: int, **drawn: Any) -> Generation:
+        """Continue `ids` by exactly `new` tokens: greedily, or sampled as `drawn` says (temperature, top_p, seed)."""
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
         """Return the tokens of `generate`, untimed, and for each the `count` tokens with the largest logits."""
@@ -49,14 +49,7 @@ class Whole(Protocol):
     """The additional method of an arm whose overhead of taking times is measured."""
 
     def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
-        """Return the tokens of `generate`, or of `sample` with its settings, made without reading any clock."""
-
-
-class Sampler(Protocol):
-    """The additional method of an arm that can sample its tokens."""
-
-    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """Continue `ids` by exactly `new` sampled tokens."""
+        """Return the tokens of `generate`, made without reading any clock."""
 
 
 class Looker(Protocol):
@@ -109,14 +102,14 @@ def _timed(engine: Engine, request: Mapping[str, Any], slower: float, known: Kno
     Raises:
         RuntimeError: the arm made another number of tokens than asked for.
     """
-    ids, new, drawn = request["ids"], request["new"], request.get("sampling")
+    ids, new, drawn = request["ids"], request["new"], request.get("sampling") or {}
 
     def make(ids: Sequence[int], new: int) -> Generation:
         if request.get("whole"):
             begin = time.perf_counter()
-            tokens = cast(Whole, engine).whole(ids, new, **(drawn or {}))
+            tokens = cast(Whole, engine).whole(ids, new, **drawn)
             return Generation(tokens, 0.0, time.perf_counter() - begin)
-        one = cast(Sampler, engine).sample(ids, new, **drawn) if drawn else engine.generate(ids, new)
+        one = engine.generate(ids, new, **drawn)
         if len(one.tokens) != new:  # else the time per token would be wrong
             raise RuntimeError(f"made {len(one.tokens)} tokens where {new} were asked for")
         return _slowed(one, slower) if slower else one
