@@ -8,10 +8,9 @@ does not help is dropped whole, so that dropping favours no arm.
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -24,6 +23,7 @@ from .workload import Workload
 WARM_TOKENS = 8
 TRIES = 4
 LIMIT_S = 300.0
+"""The time limit of one request; twice as long for likeliest tokens and for looks at the step."""
 CALM_SHARE = 0.05
 """The share of all processors that other processes may use in an undisturbed visit, or on a calm machine."""
 FED_SHARE = 0.5
@@ -138,50 +138,6 @@ def _ticks() -> tuple[int, int]:
     return 0, 0
 
 
-def run_round(
-    process: int,
-    arms: Sequence[Arm],
-    workload: Workload,
-    *,
-    least_s: float,
-    generator: random.Random,
-    quiet: Callable[[], AbstractContextManager[object]],
-    bandwidth: Callable[[], float],
-    beside: str,
-    steady: Callable[[str], bool],
-    calm: Callable[[float], None] = wait_for_calm,
-    joules: Callable[[], float | None] = lambda: None,
-    limit_s: float = LIMIT_S,
-    bearable: float = CALM_SHARE,
-) -> tuple[Round, dict[str, str]]:
-    """Time one round, and return it with the reasons of arms that failed, by name; these are not in the round.
-
-    The bandwidth of a shared host changes within minutes, so it is measured right before each visit to the arm
-    `beside`, or once when that arm is absent. `steady(name)` says whether an arm fails when its tokens vary.
-    """
-    order = list(arms)
-    generator.shuffle(order)
-    seen: dict[str, list[Visit]] = {arm.name: [] for arm in arms}
-    failed: dict[str, str] = {}
-    with quiet():
-        reads = [] if any(arm.name == beside for arm in arms) else [bandwidth()]
-        for arm in [*order, *reversed(order)]:
-            if arm.name in failed or any(visit.long for visit in seen[arm.name]):
-                continue
-            try:
-                if arm.name == beside:
-                    reads.append(bandwidth())
-                promised = steady(arm.name)
-                seen[arm.name].append(
-                    visit(arm, workload, least_s, calm, joules, steady=promised, limit_s=limit_s, bearable=bearable)
-                )
-            except ArmFailed as failure:
-                failed[arm.name] = str(failure)
-                arm.close()  # a hanging arm would disturb the others for the rest of the round
-    visits = {name: tuple(done) for name, done in seen.items() if name not in failed}
-    return Round(process=process, visits=visits, read_bytes_per_s=fmean(reads)), failed
-
-
 def visit(
     arm: Arm,
     workload: Workload,
@@ -191,7 +147,6 @@ def visit(
     *,
     steady: bool,
     whole: bool = False,
-    limit_s: float = LIMIT_S,
     bearable: float = CALM_SHARE,
 ) -> Visit:
     """Ask one arm to generate, up to `TRIES` times while other processes disturb it; the last try counts.
@@ -215,7 +170,7 @@ def visit(
         calm(bearable)
         waited, begin = waited_s(arm.pid), time.monotonic()
         (busy, total), own, drawn = _ticks(), own_ticks(arm.pid), joules()
-        reply = arm.ask(request, limit_s)
+        reply = arm.ask(request, LIMIT_S)
         drawn_now = joules()
         share = max(0.0, waited_s(arm.pid) - waited) / max(time.monotonic() - begin, 1e-9)
         (busy_now, total_now), own_now = _ticks(), own_ticks(arm.pid)

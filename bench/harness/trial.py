@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
 
 from agentcompile.ir.codec import decode
 
 from .looks import Looked
-from .rates import LIMIT_S, Round, Tops, agrees, bearable_on, run_round, wait_for_calm
+from .rates import LIMIT_S, Round, Tops, Visit, agrees, bearable_on, visit, wait_for_calm
 from .serving import LOAD_LIMIT_S, Arm, ArmFailed, foreign_command, own_command
 from .times import Build
 from .twins import kind_of, slower
@@ -100,9 +101,6 @@ class Setup:
     """Waits until other processes take at most the given share of all processors."""
     joules: Callable[[], float | None] = lambda: None
     """Returns the energy that the device has drawn until now, or None where it is not measured."""
-    load_limit_s: float = LOAD_LIMIT_S
-    limit_s: float = LIMIT_S
-    """The time limit of one request; twice as long for likeliest tokens and for looks at the step."""
     builds: Mapping[str, Build] = field(default_factory=dict)
     machine: str = ""
     """A short digest of this machine, whose rounds are not pooled with another machine's."""
@@ -140,8 +138,7 @@ class Outcome:
         return sum(timed.process == process for timed in self.rounds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(NamedTuple):
     """One of the two ways in which a trial's processes generate from their prompt: greedily or with sampling."""
 
     workload: Workload
@@ -201,33 +198,54 @@ def _share(part: Part, parts: Sequence[Part]) -> None:
 
 
 def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Setup) -> list[Arm]:
-    outcome, workload = part.outcome, part.workload
+    workload, outcome = part
     first = outcome.done(process)
     for number in range(first, setup.rounds):
         if number > first:  # arms that took minutes to load have a round before the run may stop
             setup.pause()
-        timed, failed = run_round(
-            process,
-            arms,
-            workload,
-            least_s=least_s,
-            # A generator for each round: where a run was interrupted does not change the order of later rounds.
-            generator=random.Random(f"{setup.seed}/{process}/{number}"),
-            quiet=setup.quiet,
-            bandwidth=setup.bandwidth,
-            beside=OURS,
-            steady=setup.steady,
-            calm=setup.calm,
-            joules=setup.joules,
-            limit_s=setup.limit_s,
-            bearable=bearable_on(setup.device),
-        )
-        outcome.rounds += (replace(timed, machine=setup.machine),)
+        # A generator for each round: where a run was interrupted does not change the order of later rounds.
+        generator = random.Random(f"{setup.seed}/{process}/{number}")
+        timed, failed = _round(process, arms, workload, least_s, generator, setup)
+        outcome.rounds += (timed,)
         outcome.reasons |= failed
         setup.keep()
         arms = _without(arms, failed)
-        setup.say(_line(workload, process, number, timed))
+        rates = "  ".join(f"{name} {1 / timed.token_s(name):.1f}" for name in sorted(timed.visits))
+        read = f"read {timed.read_bytes_per_s / 1e9:.1f} GB/s" + ("  contended: dropped" if timed.contended else "")
+        setup.say(f"{workload.name}: process {process + 1} round {number + 1}: {rates} tokens/s  {read}")
     return arms
+
+
+def _round(
+    process: int, arms: list[Arm], workload: Workload, least_s: float, generator: random.Random, setup: Setup
+) -> tuple[Round, dict[str, str]]:
+    """Time one round, and return it with the reasons of arms that failed, by name; these are not in the round.
+
+    The bandwidth of a shared host changes within minutes, so it is measured right before each visit to our own arm, or
+    once when that arm is absent.
+    """
+    order = list(arms)
+    generator.shuffle(order)
+    seen: dict[str, list[Visit]] = {arm.name: [] for arm in arms}
+    failed: dict[str, str] = {}
+    bearable = bearable_on(setup.device)
+    with setup.quiet():
+        reads = [] if any(arm.name == OURS for arm in arms) else [setup.bandwidth()]
+        for arm in [*order, *reversed(order)]:
+            if arm.name in failed or any(one.long for one in seen[arm.name]):
+                continue
+            if arm.name == OURS:
+                reads.append(setup.bandwidth())
+            try:
+                steady = setup.steady(arm.name)
+                seen[arm.name].append(
+                    visit(arm, workload, least_s, setup.calm, setup.joules, steady=steady, bearable=bearable)
+                )
+            except ArmFailed as failure:
+                failed[arm.name] = str(failure)
+                arm.close()  # a hanging arm would disturb the others for the rest of the round
+    visits = {name: tuple(done) for name, done in seen.items() if name not in failed}
+    return Round(process=process, visits=visits, read_bytes_per_s=fmean(reads), machine=setup.machine), failed
 
 
 def request_for(name: str, workload: Workload, build: Build | None, setup: Setup) -> dict[str, Any]:
@@ -277,7 +295,7 @@ def _start(
 
     def load(arm: Arm) -> float | ArmFailed:
         try:
-            return arm.load(request_for(arm.name, workload, build, setup), setup.load_limit_s)
+            return arm.load(request_for(arm.name, workload, build, setup), LOAD_LIMIT_S)
         except ArmFailed as failure:
             return failure
 
@@ -351,7 +369,7 @@ def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -
         if arm.name not in outcome.looked:
             try:
                 setup.calm(bearable_on(setup.device))
-                reply = arm.ask({"do": "look", "ids": workload.ids, "new": workload.new}, 2 * setup.limit_s)
+                reply = arm.ask({"do": "look", "ids": workload.ids, "new": workload.new}, 2 * LIMIT_S)
                 outcome.looked[arm.name] = decode(Looked, reply)
             except ArmFailed as failure:
                 failed[arm.name] = str(failure)
@@ -363,7 +381,7 @@ def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -
 
 def _tops(arm: Arm, workload: Workload, setup: Setup) -> Tops:
     new = min(workload.new, CHECKED_TOKENS)
-    reply = arm.ask({"do": "tops", "ids": workload.ids, "new": new, "count": TOPS}, 2 * setup.limit_s)
+    reply = arm.ask({"do": "tops", "ids": workload.ids, "new": new, "count": TOPS}, 2 * LIMIT_S)
     if not len(reply["tokens"]) == len(reply["tops"]) == new:
         raise ArmFailed(
             f"made {len(reply['tokens'])} tokens, {len(reply['tops'])} with rivals, where {new} were asked for"
@@ -376,10 +394,3 @@ def _without(arms: list[Arm], failed: Mapping[str, str]) -> list[Arm]:
         if arm.name in failed:
             arm.close()
     return [arm for arm in arms if arm.name not in failed]
-
-
-def _line(workload: Workload, process: int, number: int, timed: Round) -> str:
-    rates = "  ".join(f"{name} {1 / timed.token_s(name):.1f}" for name in sorted(timed.visits))
-    read = f"read {timed.read_bytes_per_s / 1e9:.1f} GB/s"
-    state = "  contended: dropped" if timed.contended else ""
-    return f"{workload.name}: process {process + 1} round {number + 1}: {rates} tokens/s  {read}{state}"

@@ -29,7 +29,7 @@ from ..harness.trial import Setup
 from ..harness.workload import Workload, make_workload
 from ..harness.workloads import Shape, load_workloads
 from ..models.locate import MAKERS
-from ..report.ladder_tables import gains_table, rungs_table
+from ..report.markdown import gains_table, rungs_table
 from .climb import climb, command_of, context_of
 from .locks import Locks
 from .rungs import RUNGS, RungSpec
