@@ -27,8 +27,8 @@ from .harness.records import revision, write_record
 from .harness.serving import Arm, ArmFailed, load_alone
 from .harness.times import Build
 from .harness.trial import LEAST_S, OURS
-from .harness.workload import Workload, make_workload
-from .harness.workloads import load_workloads
+from .harness.workload import Workload
+from .harness.workloads import load_workloads, workload_of
 from .models.locate import MAKERS
 
 ARMS = (OURS, "hf-eager")
@@ -146,16 +146,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 def _workload(asked: argparse.Namespace, machine: Machine, cache: Path) -> Workload:
     if asked.model not in MAKERS:
         raise AgentCompileError(f"--model: {asked.model!r}: no such checkpoint", hint=f"one of {', '.join(MAKERS)}")
-    read = load_workloads()
-    shape, drawn = read.shape(asked.workload), asdict(read.sampling)
-    return make_workload(
-        f"{asked.model}.{shape.name}.{asked.mode}",
-        MAKERS[asked.model](cache / "presets" / asked.model),
-        seed=asked.seed,
-        kind=machine.target.kind,
-        tokens=(shape.prompt, shape.new),
-        sampling=drawn if asked.mode == "sampled" else None,
-    )
+    shape, path = load_workloads().shape(asked.workload), MAKERS[asked.model](cache / "presets" / asked.model)
+    return workload_of(asked.model, path, shape, asked.mode, seed=asked.seed, kind=machine.target.kind)
 
 
 def _pairs(

@@ -23,7 +23,7 @@ from ..harness.building import build_of
 from ..harness.course import Course, add_cutting, say
 from ..harness.identity import WorkloadJob
 from ..harness.numbers import at_least
-from ..harness.partial import FIRST_COMPILE, PartialFile, Progress
+from ..harness.partial import PartialFile, Progress
 from ..harness.rates import wait_for_calm
 from ..harness.serving import own_command
 from ..harness.times import Build, Imported, import_time
@@ -154,13 +154,13 @@ def _measure(job: WorkloadJob, lock: Path | None, setup: Setup, file: PartialFil
     if lock:
         build = Build(model=workload.model, lock=lock.resolve(), home=None, threads=setup.threads, target=setup.device)
     elif OURS in job.arms:
-        build = build_of(workload.name, workload.model, setup, progress, file.folder)
+        build = build_of(workload.name, workload.model, setup, file)
     if build is not None:
         workload = _with_cache_of(workload, build.lock)
     least_s = LEAST_S[workload.name] if setup.kind == "cpu" else _GPU_LEAST_S
     outcome = run_trial(job.arms, workload, build, least_s, setup, progress.outcome)
-    if OURS in outcome.reasons and (failed := progress.times.get(FIRST_COMPILE)) and failed.reason:
-        outcome.reasons[OURS] = f"compile: {failed.reason}"
+    if OURS in outcome.reasons and progress.failure:
+        outcome.reasons[OURS] = f"compile: {progress.failure}"
     if workload.name == "sample" and OURS in job.arms and not (progress.accuracy or progress.accuracy_reason):
         setup.pause()
         _accuracy(progress, build, setup)

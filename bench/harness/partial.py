@@ -52,6 +52,12 @@ class Progress:
     accuracy: Accuracy | None = None
     accuracy_reason: str = ""
 
+    @property
+    def failure(self) -> str:
+        """Why the first compilation made no lock; empty when it made one or was not tried."""
+        took = self.times.get(FIRST_COMPILE)
+        return took.reason if took else ""
+
     def check(self, build: Build) -> None:
         """Check that lock and store are as the first compilation left them.
 
@@ -71,8 +77,7 @@ class Progress:
         self.accuracy_reason = ""
         if len(self.outcome.rounds) < rounds:
             self.outcome.reasons = {}
-            first = self.times.get(FIRST_COMPILE)
-            if first is not None and first.reason:
+            if self.failure:
                 self.times = {}
         self.times = {name: took for name, took in self.times.items() if name == FIRST_COMPILE or not took.reason}
 

@@ -23,7 +23,6 @@ from .workload import Workload
 WARM_TOKENS = 8
 TRIES = 4
 LIMIT_S = 300.0
-"""The time limit of one request; twice as long for likeliest tokens and for looks at the step."""
 CALM_SHARE = 0.05
 """The share of all processors that other processes may use in an undisturbed visit, or on a calm machine."""
 FED_SHARE = 0.5
@@ -147,6 +146,7 @@ def visit(
     *,
     steady: bool,
     whole: bool = False,
+    limit_s: float = LIMIT_S,
     bearable: float = CALM_SHARE,
 ) -> Visit:
     """Ask one arm to generate, up to `TRIES` times while other processes disturb it; the last try counts.
@@ -170,7 +170,7 @@ def visit(
         calm(bearable)
         waited, begin = waited_s(arm.pid), time.monotonic()
         (busy, total), own, drawn = _ticks(), own_ticks(arm.pid), joules()
-        reply = arm.ask(request, LIMIT_S)
+        reply = arm.ask(request, limit_s)
         drawn_now = joules()
         share = max(0.0, waited_s(arm.pid) - waited) / max(time.monotonic() - begin, 1e-9)
         (busy_now, total_now), own_now = _ticks(), own_ticks(arm.pid)

@@ -101,6 +101,9 @@ class Setup:
     """Waits until other processes take at most the given share of all processors."""
     joules: Callable[[], float | None] = lambda: None
     """Returns the energy that the device has drawn until now, or None where it is not measured."""
+    load_limit_s: float = LOAD_LIMIT_S
+    limit_s: float = LIMIT_S
+    """The time limit of one request; twice as long for likeliest tokens and for looks at the step."""
     builds: Mapping[str, Build] = field(default_factory=dict)
     machine: str = ""
     """A short digest of this machine, whose rounds are not pooled with another machine's."""
@@ -228,7 +231,6 @@ def _round(
     generator.shuffle(order)
     seen: dict[str, list[Visit]] = {arm.name: [] for arm in arms}
     failed: dict[str, str] = {}
-    bearable = bearable_on(setup.device)
     with setup.quiet():
         reads = [] if any(arm.name == OURS for arm in arms) else [setup.bandwidth()]
         for arm in [*order, *reversed(order)]:
@@ -237,10 +239,9 @@ def _round(
             if arm.name == OURS:
                 reads.append(setup.bandwidth())
             try:
+                how: dict[str, Any] = {"limit_s": setup.limit_s, "bearable": bearable_on(setup.device)}
                 steady = setup.steady(arm.name)
-                seen[arm.name].append(
-                    visit(arm, workload, least_s, setup.calm, setup.joules, steady=steady, bearable=bearable)
-                )
+                seen[arm.name].append(visit(arm, workload, least_s, setup.calm, setup.joules, steady=steady, **how))
             except ArmFailed as failure:
                 failed[arm.name] = str(failure)
                 arm.close()  # a hanging arm would disturb the others for the rest of the round
@@ -295,7 +296,7 @@ def _start(
 
     def load(arm: Arm) -> float | ArmFailed:
         try:
-            return arm.load(request_for(arm.name, workload, build, setup), LOAD_LIMIT_S)
+            return arm.load(request_for(arm.name, workload, build, setup), setup.load_limit_s)
         except ArmFailed as failure:
             return failure
 
@@ -369,7 +370,7 @@ def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -
         if arm.name not in outcome.looked:
             try:
                 setup.calm(bearable_on(setup.device))
-                reply = arm.ask({"do": "look", "ids": workload.ids, "new": workload.new}, 2 * LIMIT_S)
+                reply = arm.ask({"do": "look", "ids": workload.ids, "new": workload.new}, 2 * setup.limit_s)
                 outcome.looked[arm.name] = decode(Looked, reply)
             except ArmFailed as failure:
                 failed[arm.name] = str(failure)
@@ -381,7 +382,7 @@ def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -
 
 def _tops(arm: Arm, workload: Workload, setup: Setup) -> Tops:
     new = min(workload.new, CHECKED_TOKENS)
-    reply = arm.ask({"do": "tops", "ids": workload.ids, "new": new, "count": TOPS}, 2 * LIMIT_S)
+    reply = arm.ask({"do": "tops", "ids": workload.ids, "new": new, "count": TOPS}, 2 * setup.limit_s)
     if not len(reply["tokens"]) == len(reply["tops"]) == new:
         raise ArmFailed(
             f"made {len(reply['tokens'])} tokens, {len(reply['tops'])} with rivals, where {new} were asked for"

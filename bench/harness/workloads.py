@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+import tomllib
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -11,6 +12,7 @@ from agentcompile.catalog.decode import from_value, hint_of, read_text
 from agentcompile.errors import AgentCompileError
 
 from .result import Mode
+from .workload import Workload, make_workload
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads.toml"
 
@@ -95,8 +97,6 @@ def load_workloads(path: Path = WORKLOADS) -> Workloads:
     Raises:
         AgentCompileError: it cannot be read or is invalid (usage); the message names file, key and value.
     """
-    import tomllib
-
     try:
         data = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
@@ -105,6 +105,13 @@ def load_workloads(path: Path = WORKLOADS) -> Workloads:
     for fault in _faults(read):
         raise AgentCompileError(f"{path.name}: {fault}", hint="correct it there; every name is defined once")
     return read
+
+
+def workload_of(model: str, path: Path, shape: Shape, mode: str, *, seed: int, kind: str) -> Workload:
+    """Return the request of a case on the checkpoint at `path`; it samples where `mode` is ``sampled``."""
+    sampling = asdict(load_workloads().sampling) if mode == "sampled" else None
+    tokens = (shape.prompt, shape.new)
+    return make_workload(f"{model}.{shape.name}.{mode}", path, seed=seed, kind=kind, tokens=tokens, sampling=sampling)
 
 
 def _underscored(value: object) -> object:

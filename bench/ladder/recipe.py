@@ -26,8 +26,8 @@ from ..harness.identity import WorkloadJob
 from ..harness.rates import wait_for_calm
 from ..harness.result import Case
 from ..harness.trial import Setup
-from ..harness.workload import Workload, make_workload
-from ..harness.workloads import Shape, load_workloads
+from ..harness.workload import Workload
+from ..harness.workloads import Shape, load_workloads, workload_of
 from ..models.locate import MAKERS
 from ..report.markdown import gains_table, rungs_table
 from .climb import climb, command_of, context_of
@@ -144,8 +144,6 @@ def _wanted(asked: argparse.Namespace, machine: Machine, cache: Path, rungs: Seq
     else:
         raise AgentCompileError(f"{asked.model}: no such checkpoint", hint=hint_of(asked.model, list(MAKERS)))
     model = asked.model if asked.model in MAKERS else path.name
-    workload = make_workload(
-        f"{model}.{shape.name}.ladder", path, seed=asked.seed, kind=kind, tokens=(shape.prompt, shape.new)
-    )
+    workload = workload_of(model, path, shape, "ladder", seed=asked.seed, kind=kind)
     chosen = tuple(rung for rung in rungs if rung.name in names)
     return Asked(model=model, path=path, shape=shape, rungs=chosen, workload=workload)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import residency
@@ -64,17 +65,8 @@ class Locks:
         lock = self.given or self._committed(case)
         if lock is not None:
             return Build(model=model, lock=lock.resolve(), home=None, threads=setup.threads, target=setup.device)
-        return build_of(
-            case.model,
-            model,
-            setup,
-            self.file.progress(case.model),
-            self.file.folder,
-            context=self.suite.context,
-            seconds=self.seconds,
-            waits=False,
-            fresh=self.suite.fresh,
-        )
+        how: dict[str, Any] = {"context": self.suite.context, "seconds": self.seconds, "fresh": self.suite.fresh}
+        return build_of(case.model, model, setup, self.file, waits=False, **how)
 
     def compile_s(self, case: Asked) -> float | None:
         """Return the seconds that compiling took in this run; None if it was not done with an empty store."""
@@ -83,8 +75,8 @@ class Locks:
 
     def failure(self, case: Asked) -> str:
         """Return why there is no lock."""
-        took = self._compiled(case)
-        return f"compile: {took.reason}" if took and took.reason else "there is no lock"
+        reason = self.file.progress(case.model).failure
+        return f"compile: {reason}" if reason else "there is no lock"
 
     def _committed(self, case: Asked) -> Path | None:
         if not self.suite.lock or case.model not in self.suite.lock or self._compiled(case):

@@ -36,8 +36,8 @@ from ..harness.rates import CALM_SHARE, FED_SHARE, LONG_S, TRIES, WARM_TOKENS, n
 from ..harness.result import Case, SuiteResult
 from ..harness.trial import CHECKED_TOKENS, LEAST_S, LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
 from ..harness.twins import fault, kind_of
-from ..harness.workload import make_workload, mean_cache_bytes
-from ..harness.workloads import Suite, load_workloads
+from ..harness.workload import mean_cache_bytes
+from ..harness.workloads import Suite, load_workloads, workload_of
 from ..models.locate import MAKERS
 from . import bounds as committed
 from .finding import Asked, Found, Locks, find
@@ -106,7 +106,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
             llama_python=asked.llama_python,
             vllm_python=asked.vllm_python,
             calm=calm,
-            joules=_joules(machine),
+            joules=Meter(machine.device, visible_devices()).joules if machine.device != "cpu" else lambda: None,
             machine=host(machine.device),
         )
         if found is None:
@@ -221,27 +221,16 @@ def _known_arms() -> tuple[str, ...]:
 
 def _cases(suite: Suite, asked: argparse.Namespace, machine: Machine, cache: Path) -> list[Asked]:
     read = load_workloads()
+    absent = _absent(suite.arms, machine.device, asked)
     found = []
     for model in suite.models:
         path = MAKERS[model](cache / "presets" / model)
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         for shape in (read.shape(name) for name in suite.workloads):
+            held = mean_cache_bytes(config, prompt=shape.prompt, new=shape.new)
             for mode in suite.modes:
-                sampling = read.sampling
-                drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
-                workload = make_workload(
-                    f"{model}.{shape.name}.{mode}",
-                    path,
-                    seed=asked.seed,
-                    kind=machine.target.kind,
-                    tokens=(shape.prompt, shape.new),
-                    sampling=drawn if mode == "sampled" else None,
-                )
-                held = mean_cache_bytes(config, prompt=shape.prompt, new=shape.new)
-                absent = _absent(suite.arms, machine.device, asked)
-                found.append(
-                    Asked(model=model, shape=shape, mode=mode, workload=workload, absent=absent, cache_bytes=held)
-                )
+                work = workload_of(model, path, shape, mode, seed=asked.seed, kind=suite.kind)
+                found.append(Asked(model=model, shape=shape, mode=mode, workload=work, absent=absent, cache_bytes=held))
     return found
 
 
@@ -279,10 +268,6 @@ def _find(
         cache_bytes=machine.target.cache_bytes,
     )
     return find(cases, suite, locks, ceiling)
-
-
-def _joules(machine: Machine) -> Callable[[], float | None]:
-    return Meter(machine.device, visible_devices()).joules if machine.device != "cpu" else lambda: None
 
 
 def _table(cases: Sequence[Case]) -> list[str]:

@@ -7,8 +7,8 @@ These functions take results and return rows, each a comparison with its interva
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
@@ -203,13 +203,8 @@ class _Pair:
     label: str
     sides: tuple[str, str]
 
-    def alone(self, quantity: Quantity) -> tuple[Logs, Logs]:
-        """Return the logarithms of the times themselves, by round, of A and of B."""
-        return logs_of(self.a, quantity, self.label), logs_of(self.b, quantity, self.label)
-
-    def beside(self, quantity: Quantity) -> tuple[Logs, Logs]:
-        """Return the log speedups over the baseline, by round, of A and of B."""
-        beside = self.a.baseline
+    def logs(self, quantity: Quantity, beside: str = "") -> tuple[Logs, Logs]:
+        """Return, of A and of B by round, the logs of the times, or of the speedups over the arm `beside`."""
         return logs_of(self.a, quantity, self.label, beside), logs_of(self.b, quantity, self.label, beside)
 
     def row(self, quantity: Quantity, changes: dict[View, Change]) -> Compared:
@@ -239,24 +234,37 @@ def compare_runs(
     decides: View = "absolute" if absolute else "ratio"
     planned = list(_pairs(a, b))
     judged = [one for one in planned if isinstance(one, _Pair) and (absolute or one.label != one.a.baseline)]
-    comparisons = len(judged) * len(QUANTITIES)
-    level = alpha / max(comparisons, 1)
-
     lucks = {quantity: _lucks(planned, quantity) for quantity in QUANTITIES}
 
-    def changes(pair: _Pair, quantity: Quantity) -> dict[View, Change]:
+    def changes(pair: _Pair, quantity: Quantity, level: float) -> dict[View, Change]:
         found: dict[View, Change] = {}
         for view, luck in lucks[quantity].items():
             if view == "absolute":
-                found[view] = change_between(*pair.alone(quantity), claim=claim, level=level, luck=luck)
+                found[view] = change_between(*pair.logs(quantity), claim=claim, level=level, luck=luck)
             elif pair.label != pair.a.baseline:
                 found[view] = _beside(pair, quantity, luck, claim=claim, level=level)
         return found
 
+    return _report(decides, planned, len(judged), changes, claim=claim, alpha=alpha)
+
+
+def _report(
+    decides: View,
+    planned: Sequence[_Pair | Unmeasured],
+    judged: int,
+    changes: Callable[[_Pair, Quantity, float], dict[View, Change]],
+    *,
+    claim: float,
+    alpha: float,
+) -> Report:
+    report = Report(decides=decides, claim=claim, alpha=alpha, comparisons=judged * len(QUANTITIES), rows=())
     rows: list[Row] = []
     for one in planned:
-        rows += [one] if isinstance(one, Unmeasured) else [one.row(q, changes(one, q)) for q in QUANTITIES]
-    return Report(decides=decides, claim=claim, alpha=alpha, comparisons=comparisons, rows=tuple(rows))
+        if isinstance(one, Unmeasured):
+            rows.append(one)
+        else:
+            rows += [one.row(quantity, changes(one, quantity, report.level)) for quantity in QUANTITIES]
+    return replace(report, rows=tuple(rows))
 
 
 def _lucks(planned: Sequence[_Pair | Unmeasured], quantity: Quantity) -> dict[View, Lucks]:
@@ -267,8 +275,8 @@ def _lucks(planned: Sequence[_Pair | Unmeasured], quantity: Quantity) -> dict[Vi
         return luck_of(a for a, _ in many), luck_of(b for _, b in many)
 
     return {
-        "absolute": both([one.alone(quantity) for one in pairs]),
-        "ratio": both([one.beside(quantity) for one in others]),
+        "absolute": both([one.logs(quantity) for one in pairs]),
+        "ratio": both([one.logs(quantity, one.a.baseline) for one in others]),
     }
 
 
@@ -279,7 +287,7 @@ def _beside(pair: _Pair, quantity: Quantity, luck: Lucks, *, claim: float, level
         if baseline is None or baseline.state != "measured":
             why = f"{side}: the baseline {beside} is {baseline.state if baseline else 'not listed'}"
             return _untold((0, 0), why)
-    return change_between(*pair.beside(quantity), claim=claim, level=level, luck=luck)
+    return change_between(*pair.logs(quantity, beside), claim=claim, level=level, luck=luck)
 
 
 def compare_arms(result: SuiteResult, a: str, b: str, *, claim: float, alpha: float = POLICY.alpha) -> Report:
@@ -289,20 +297,14 @@ def compare_arms(result: SuiteResult, a: str, b: str, *, claim: float, alpha: fl
         for case in _by_key(result, "A").values()
         if case.arm(a) or case.arm(b)
     ]
-    comparisons = len(QUANTITIES) * sum(isinstance(one, _Pair) for one in planned)
-    level = alpha / max(comparisons, 1)
-
     cases = [one.a for one in planned if isinstance(one, _Pair)]
     lucks = {quantity: luck_of(logs_of(case, quantity, b, a) for case in cases) for quantity in QUANTITIES}
 
-    def changes(pair: _Pair, quantity: Quantity) -> dict[View, Change]:
+    def changes(pair: _Pair, quantity: Quantity, level: float) -> dict[View, Change]:
         logs = logs_of(pair.a, quantity, b, a)
         return {"paired": change_paired(logs, claim=claim, level=level, luck=lucks[quantity])}
 
-    rows: list[Row] = []
-    for one in planned:
-        rows += [one] if isinstance(one, Unmeasured) else [one.row(q, changes(one, q)) for q in QUANTITIES]
-    return Report(decides="paired", claim=claim, alpha=alpha, comparisons=comparisons, rows=tuple(rows))
+    return _report("paired", planned, len(cases), changes, claim=claim, alpha=alpha)
 
 
 def common_cases(a: SuiteResult, b: SuiteResult) -> list[str]:
