@@ -66,10 +66,17 @@ class Found:
 
 
 def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
-    """Measure and print; return 0 when the interval is within `LIMIT`, 5 when it is above, 7 when it holds it."""
+    """Measure and print; return 0 when the interval is within `LIMIT`, 5 when it is above, 7 when it holds it.
+
+    Raises:
+        AgentCompileError: the user can fix it, or the arm failed.
+    """
     asked, begun = _parse(arguments), revision()
     machine = this_machine(resolve({"threads": asked.threads, "target": asked.target}).options)
-    workload = _workload(asked, machine, cache_of(asked))
+    if asked.model not in MAKERS:
+        raise AgentCompileError(f"--model: {asked.model!r}: no such checkpoint", hint=f"one of {', '.join(MAKERS)}")
+    shape, path = load_workloads().shape(asked.workload), MAKERS[asked.model](cache_of(asked) / "presets" / asked.model)
+    workload = workload_of(asked.model, path, shape, asked.mode, seed=asked.seed, kind=machine.target.kind)
     with tempfile.TemporaryDirectory(prefix="overhead.") as logs:
         pairs = _pairs(asked, workload, machine, Path(logs), calm)
     found = summary(pairs)
@@ -141,13 +148,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     if asked.arm == OURS and asked.lock is None:
         parser.error(f"--lock: {OURS} needs one; make it with agentcompile compile")
     return asked
-
-
-def _workload(asked: argparse.Namespace, machine: Machine, cache: Path) -> Workload:
-    if asked.model not in MAKERS:
-        raise AgentCompileError(f"--model: {asked.model!r}: no such checkpoint", hint=f"one of {', '.join(MAKERS)}")
-    shape, path = load_workloads().shape(asked.workload), MAKERS[asked.model](cache / "presets" / asked.model)
-    return workload_of(asked.model, path, shape, asked.mode, seed=asked.seed, kind=machine.target.kind)
 
 
 def _pairs(

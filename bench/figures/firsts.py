@@ -91,7 +91,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("lock", type=Path)
     parser.add_argument("--model", type=Path, required=True, help="the checkpoint")
     parser.add_argument("--target", default="cuda:0")
-    parser.add_argument("--prompts", type=_numbers, default=(128, 2048, 8192), help="tokens, separated by commas")
+    parser.add_argument(
+        "--prompts",
+        type=lambda text: tuple(map(int, text.split(","))),
+        default=(128, 2048, 8192),
+        help="tokens, separated by commas",
+    )
     parser.add_argument("--arms", type=lambda text: tuple(text.split(",")), default=ARMS, help=", ".join(ARMS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seed", type=int, default=0)
@@ -100,10 +105,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     if unknown := sorted(set(asked.arms) - set(ARMS)):
         parser.error(f"--arms: {', '.join(unknown)}: allowed: {', '.join(ARMS)}")
     return asked
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
 
 
 def _rounds(

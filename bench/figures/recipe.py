@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentcompile.errors import ExitCode
-from agentcompile.evaluation.machine import Machine
 from agentcompile.lockfile import read_lock
 from agentcompile.options import DEFAULT_CONTEXT
 
@@ -63,7 +62,11 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
     """
     asked = _parse(arguments)
     course = Course.begin(["agentcompile", "bench", "figures", *arguments], asked, asked.target, "figures")
-    jobs = [_job(name, asked, course.machine, course.cache) for name in asked.model]
+    kind, jobs = course.machine.target.kind, []
+    for name in asked.model:
+        path = MAKERS[name](course.cache / "presets" / name)
+        arms = tuple(arm for arm in ARMS[kind][name] if not asked.arms or arm in asked.arms)
+        jobs.append(WorkloadJob(workload=make_workload(name, path, seed=asked.seed, kind=kind), arms=arms))
     llama = (asked.llama_python or "") if any(LLAMA in job.arms for job in jobs) else ""
     counts = {"rounds": asked.rounds, "processes": asked.processes}
     with course.partial(jobs, {"llama-python": llama}, **counts, lock=asked.lock) as file:
@@ -125,14 +128,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     if asked.retry_failed and not asked.resume:
         parser.error("--retry-failed: needs --resume")
     return asked
-
-
-def _job(name: str, asked: argparse.Namespace, machine: Machine, cache: Path) -> WorkloadJob:
-    kind = machine.target.kind
-    workload = make_workload(name, MAKERS[name](cache / "presets" / name), seed=asked.seed, kind=kind)
-    return WorkloadJob(
-        workload=workload, arms=tuple(arm for arm in ARMS[kind][name] if not asked.arms or arm in asked.arms)
-    )
 
 
 def _find(

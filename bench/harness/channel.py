@@ -45,20 +45,6 @@ class Engine(Protocol):
         """Return the tokens of `generate`, untimed, and for each the `count` tokens with the largest logits."""
 
 
-class Whole(Protocol):
-    """The additional method of an arm whose overhead of taking times is measured."""
-
-    def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
-        """Return the tokens of `generate`, made without reading any clock."""
-
-
-class Looker(Protocol):
-    """The additional method of an arm that can say where its decode step spends its time."""
-
-    def look(self, ids: Sequence[int], new: int) -> Mapping[str, Any]:
-        """Return a `looks.Looked` of continuing `ids` by `new` tokens, as plain values."""
-
-
 Known = dict[tuple[tuple[int, ...], int], list[int]]
 """By prompt and count, the first greedy tokens of a process, with which later requests' tokens are compared."""
 
@@ -81,7 +67,7 @@ def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "look":
-            look = getattr(engine, "look", None)
+            look = getattr(engine, "look", None)  # makes a `looks.Looked` of its own step, as plain values
             reply(look(request["ids"], request["new"]) if look else {"reason": "it cannot say where its time goes"})
         elif request["do"] == "tops":
             tokens, tops = engine.tops(request["ids"], request["new"], request["count"])
@@ -107,7 +93,8 @@ def _timed(engine: Engine, request: Mapping[str, Any], slower: float, known: Kno
     def make(ids: Sequence[int], new: int) -> Generation:
         if request.get("whole"):
             begin = time.perf_counter()
-            tokens = cast(Whole, engine).whole(ids, new, **drawn)
+            # The tokens of `generate`, made without reading any clock; arms whose own overhead is measured have it.
+            tokens: list[int] = cast(Any, engine).whole(ids, new, **drawn)
             return Generation(tokens, 0.0, time.perf_counter() - begin)
         one = engine.generate(ids, new, **drawn)
         if len(one.tokens) != new:  # else the time per token would be wrong

@@ -45,17 +45,18 @@ def identity_of(
     """Return the facts of a run; `settings` are its plain ones (device, seed, rounds, …) by name, shown as text."""
     machine = encode(target)
     assert isinstance(machine, dict)
+    name = str(revision["revision"])
     return {
         "models": ",".join(job.workload.name for job in jobs),
-        **{name: str(value) for name, value in settings.items()},
+        **{fact: str(value) for fact, value in settings.items()},
         "lock": read_lock(lock).content_hash if lock else "",
         **{fact: value for job in jobs for fact, value in _of_job(job).items()},
-        **{f"target.{name}": canonical(value).decode() for name, value in machine.items()},
+        **{f"target.{fact}": canonical(value).decode() for fact, value in machine.items()},
         "python": sys.version.split()[0],
         "torch": version("torch"),
         "transformers": version("transformers"),
         "agentcompile": agentcompile.__version__,
-        "revision": _revision(revision),
+        "revision": name if name and not revision["changed_since"] else f"{name}+{_sources_digest()[:SHORT]}",
     }
 
 
@@ -84,11 +85,6 @@ def _of_job(job: WorkloadJob) -> Identity:
         f"{work.name}.weight_bytes": str(work.weight_bytes),
         f"{work.name}.parameters": str(work.parameters),
     }
-
-
-def _revision(revision: Mapping[str, Any]) -> str:
-    name = str(revision["revision"])
-    return name if name and not revision["changed_since"] else f"{name}+{_sources_digest()[:SHORT]}"
 
 
 def _sources_digest() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -43,10 +43,5 @@ def ranges(numbers: Sequence[int]) -> str:
 
 def numbers_in(text: str) -> frozenset[int]:
     """Return the numbers in a text that `ranges` wrote."""
-    return frozenset(_numbers(text))
-
-
-def _numbers(text: str) -> Iterator[int]:
-    for run in text.split(",") if text else ():
-        first, _, last = run.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+    runs = (run.partition("-") for run in text.split(",") if text)
+    return frozenset(number for first, _, last in runs for number in range(int(first), int(last or first) + 1))

@@ -186,7 +186,11 @@ def open_partial(
         if content is None:
             if resume:
                 say(f"{cache}: no run was cut there; this one begins")
-            _empty(folder)
+            for left in folder.iterdir():  # the folder itself stays, as it is locked
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink()
             content = Partial(identity=identity)
         else:
             content.resumed += 1
@@ -229,19 +233,17 @@ def _content(path: Path, identity: Identity) -> Partial | None:
         found = [(path, differences(content.identity, identity))]
     else:
         content = None
-        found = sorted(_alike(path.parent, identity), key=lambda one: len(one[1]))
+        found = []
+        for other in sorted(path.parent.glob("figures-*.json")):
+            with suppress(AgentCompileError):  # a damaged file of another run is skipped
+                there = read_partial(other).identity
+                if all(there.get(fact) == identity[fact] for fact in SAME_SUBJECT):
+                    found.append((other, differences(there, identity)))
+        found.sort(key=lambda one: len(one[1]))
     if found and (others := found[0][1]):
         text = f"--resume: {found[0][0]} is of another run: {'; '.join(others)}"
         raise AgentCompileError(text, hint="give what it was begun with, or leave --resume out to begin anew")
     return content
-
-
-def _alike(cache: Path, identity: Identity) -> Iterator[tuple[Path, list[str]]]:
-    for path in sorted(cache.glob("figures-*.json")):
-        with suppress(AgentCompileError):  # a damaged file of another run is skipped
-            there = read_partial(path).identity
-            if all(there.get(fact) == identity[fact] for fact in SAME_SUBJECT):
-                yield path, differences(there, identity)
 
 
 @contextmanager
@@ -260,12 +262,3 @@ def _held(folder: Path) -> Iterator[Path]:
         with suppress(OSError):  # the folder is not empty, or it was removed with the file
             folder.rmdir()
         os.close(handle)
-
-
-def _empty(folder: Path) -> None:
-    """Delete everything in the folder, but not the folder itself, which is locked."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink()

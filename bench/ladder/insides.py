@@ -6,7 +6,7 @@ much faster the step is without its launches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,7 +68,8 @@ def fewest(graph: Graph, cut: Partition) -> dict[str, str]:
     parts: Sequence[Part] = cover(Problem(graph=graph, partition=cut, options=options)).parts[0]
     for part in parts:
         region = regions[part.region]
-        found.setdefault(region.kind, []).extend(_nodes(region, part.sites, order))
+        nodes = (order[node] for site in part.sites for node in region.sites[site].nodes)
+        found.setdefault(region.kind, []).extend(nodes)
     return {kind: ranges(nodes) for kind, nodes in found.items()}
 
 
@@ -120,7 +121,3 @@ def _part(own: Sequence[Stage], ns: float) -> dict[str, Any]:
 
 def _order(graph: Graph) -> Mapping[str, int]:
     return {node.id: at for at, node in enumerate(graph.nodes)}
-
-
-def _nodes(region: Region, sites: Sequence[int], order: Mapping[str, int]) -> Iterator[int]:
-    return (order[node] for site in sites for node in region.sites[site].nodes)

@@ -95,7 +95,8 @@ def _table(table: Table) -> Iterator[str]:
         shown, wide = ((row if begins else ("", *row[1:])), _spanned(table, row))
         cells = [f"<td{kind(at)}>{_text(cell)}</td>" for at, cell in enumerate(shown[:2] if wide else shown)]
         cells += [f'<td class="note" colspan="{len(row) - 2}">{_text(row[-1])}</td>'] if wide else []
-        yield f"<tr{_classes(marks)}>{''.join(cells)}</tr>"
+        named = f' class="{" ".join(marks)}"' if marks else ""
+        yield f"<tr{named}>{''.join(cells)}</tr>"
         before = row[0]
     yield "</table></div>"
 
@@ -103,10 +104,6 @@ def _table(table: Table) -> Iterator[str]:
 def _spanned(table: Table, row: Sequence[str]) -> bool:
     """Return whether a row has no numbers but a note, which then spans the columns of the numbers."""
     return len(row) > 3 and len(row) - 1 not in table.right and bool(row[-1]) and set(row[2:-1]) == {NOTHING}
-
-
-def _classes(names: Sequence[str]) -> str:
-    return f' class="{" ".join(names)}"' if names else ""
 
 
 def _text(text: str) -> str:
