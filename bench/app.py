@@ -105,10 +105,7 @@ def _say(text: str) -> None:
 
 
 def first_paint(folder: Path, paints: int) -> dict[str, float]:
-    """Time the app in a terminal until the last line of its start page shows, and the import of the toolkit alone.
-
-    Returned are medians.
-    """
+    """Return median times until the last line of the start page is in a terminal, and of importing the toolkit."""
     toolkit, screen = [], []
     for _ in range(paints):
         begin = time.perf_counter()

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentcompile.errors import ExitCode
+from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.lockfile import read_lock
 from agentcompile.options import DEFAULT_CONTEXT
 
@@ -55,11 +56,7 @@ _EXIT_CODES = (
 
 
 def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
-    """Run the recipe with its own arguments, from the start or, with --resume, from where it was interrupted.
-
-    `calm` is called before every visit and waits until other work leaves the machine alone. Returns 0, also when a
-    figure falls short (the table says so), or 7 (undecided) when --minutes ended the run before all was measured.
-    """
+    """Run the recipe, from the start or with --resume from where it stopped; return 0, or 7 when time was up."""
     asked = _parse(arguments)
     course = Course.begin(["agentcompile", "bench", "figures", *arguments], asked, asked.target, "figures")
     kind, jobs = course.machine.target.kind, []
@@ -70,9 +67,20 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
     llama = (asked.llama_python or "") if any(LLAMA in job.arms for job in jobs) else ""
     counts = {"rounds": asked.rounds, "processes": asked.processes}
     with course.partial(jobs, {"llama-python": llama}, **counts, lock=asked.lock) as file:
+
+        def find(setup: Setup, _: WorkerEvaluator) -> tuple[Imported, list[Part]]:
+            if (imported := file.content.imported) is None:
+                imported = file.content.imported = import_time()
+                file.keep()
+                say(f"import agentcompile: {imported.median_ms:.1f} ms")
+            for job in jobs:
+                if asked.retry_failed:
+                    file.progress(job.workload.name).forget_failures(asked.rounds * asked.processes)
+            return imported, [_measure(job, asked.lock, setup, file) for job in jobs]
+
         found = course.found(
             file,
-            lambda setup, _: _find(jobs, asked, file, setup),
+            find,
             cases=len(jobs),
             **counts,
             llama_python=asked.llama_python,
@@ -130,19 +138,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return asked
 
 
-def _find(
-    jobs: Sequence[WorkloadJob], asked: argparse.Namespace, file: PartialFile, setup: Setup
-) -> tuple[Imported, list[Part]]:
-    if (imported := file.content.imported) is None:
-        imported = file.content.imported = import_time()
-        file.keep()
-        say(f"import agentcompile: {imported.median_ms:.1f} ms")
-    for job in jobs:
-        if asked.retry_failed:
-            file.progress(job.workload.name).forget_failures(asked.rounds * asked.processes)
-    return imported, [_measure(job, asked.lock, setup, file) for job in jobs]
-
-
 def _measure(job: WorkloadJob, lock: Path | None, setup: Setup, file: PartialFile) -> Part:
     workload, progress = job.workload, file.progress(job.workload.name)
     build: Build | None = None
@@ -172,10 +167,7 @@ def _measure(job: WorkloadJob, lock: Path | None, setup: Setup, file: PartialFil
 
 
 def _with_cache_of(workload: Workload, lock: Path) -> Workload:
-    """Return the workload with the size in bytes of this lock's KV cache.
-
-    The lock may be for more tokens or sequences than the default.
-    """
+    """Return the workload with the size in bytes of this lock's KV cache, which may be for more tokens or sequences."""
     read = read_lock(lock)
     seats = max((plan.batch for plan in read.plan), default=1)
     return replace(workload, cache_bytes=workload.cache_bytes // DEFAULT_CONTEXT * read.model.context * seats)
@@ -196,10 +188,7 @@ def _accuracy(progress: Progress, build: Build | None, setup: Setup) -> None:
 
 
 def _quiet(path: Path | None) -> Callable[[], AbstractContextManager[object]]:
-    """Return a context factory that holds an exclusive lock on the file `path`; without a path it does nothing.
-
-    Other programs on the machine that honour the lock wait while something is timed.
-    """
+    """Return a context that holds a lock on `path`, if given, so that programs that honour it wait meanwhile."""
     if path is None:
         return nullcontext
 

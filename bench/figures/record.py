@@ -59,10 +59,7 @@ def record(
     revision: Mapping[str, Any],
     resumed: int,
 ) -> dict[str, Any]:
-    """Build the JSON record of the whole run.
-
-    `revision` is the source revision at its start; `resumed` is how often the run was resumed.
-    """
+    """Build the JSON record of the whole run."""
     return {
         "format": 1,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),

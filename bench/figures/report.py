@@ -89,11 +89,7 @@ def ratio(model: str, name: str, target: float, found: Interval | None, note: st
 
 
 def accuracy_figures(model: str, found: Mapping[str, float] | None, note: str) -> list[Figure]:
-    """Return the two figures of end-to-end accuracy.
-
-    One is the KL divergence from fp32 relative to eager PyTorch's, the other the farthest end of the interval of the
-    log perplexity ratio. Both have no value when `found` is None.
-    """
+    """Return the figures of KL relative to eager's, and of the farthest end of the log perplexity ratio's interval."""
     kl, far = "KL vs fp32 / eager's", "|ln perplexity ratio|"
     if found is None:
         return [figure(model, kl, "<=", KL_RATIO, None, note), figure(model, far, "<=", LN_PERPLEXITY, None, note)]

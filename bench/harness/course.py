@@ -5,24 +5,27 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import shlex
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
 from agentcompile.cli.exits import Stopped, Terminated
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
-from agentcompile.options import resolve
+from agentcompile.ir.digest import SHORT, digest
+from agentcompile.options import resolve, visible_devices
+from agentcompile.system.gpus import Meter, find_driver
 
-from .environment import environment
 from .found import Samples
 from .identity import WorkloadJob, identity_of
 from .partial import OutOfTime, PartialFile, open_partial
@@ -31,6 +34,9 @@ from .result import Case, SuiteResult, write_result, write_text
 from .trial import Setup
 
 T = TypeVar("T")
+_PACKAGES = ("agentcompile", "torch", "transformers", "triton", "vllm", "llama-cpp-python")
+_GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _OF_THE_RESUMED = ("--resume", "--retry-failed")
 
 
@@ -166,3 +172,26 @@ def threads_of(machine: Machine) -> int:
 def say(text: str) -> None:
     """Print a line of progress to stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def host(device: str) -> str:
+    """Return a short digest of this machine and GPU; another machine of the kind, or a reboot, gives another one."""
+    told = {"name": platform.node(), "boot": "", "gpu": ""}
+    with suppress(OSError):
+        told["boot"] = _BOOT.read_text(encoding="ascii").strip()
+    if device != "cpu":
+        told["gpu"] = Meter(device, visible_devices()).identity()
+    return digest("bench-host/1", dict(told))[:SHORT]
+
+
+def environment(machine: Machine, threads: int) -> dict[str, str]:
+    """Return versions and settings by name; those that are not there are left out."""
+    found = {"python": sys.version.split()[0], "threads": str(threads)}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    with suppress(OSError):
+        found["governor"] = _GOVERNOR.read_text(encoding="ascii").strip()
+    if machine.device != "cpu" and (driver := find_driver()) is not None:
+        found["driver"] = driver.version
+    return found

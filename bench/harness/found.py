@@ -157,18 +157,15 @@ def widened(cases: Sequence[Case]) -> tuple[tuple[Case, ...], dict[str, float]]:
 
     A quantity of which too few arms have more than one process has no entry, and its intervals stay as they are.
     """
-    luck: dict[str, float] = {}
-    for quantity in QUANTITIES:
-        if (factor := luck_of(speedups(cases, quantity))) is not None:
-            luck[quantity] = factor
+    factors = {quantity: luck_of(speedups(cases, quantity)) for quantity in QUANTITIES}
     found = []
     for case in cases:
         arms = []
         for arm in case.arms:
-            token, first = (_widened(case, arm, quantity, luck.get(quantity)) for quantity in QUANTITIES)
+            token, first = (_widened(case, arm, quantity, factors[quantity]) for quantity in QUANTITIES)
             arms.append(replace(arm, speedup=token, first_speedup=first))
         found.append(replace(case, arms=tuple(arms)))
-    return tuple(found), luck
+    return tuple(found), {quantity: factor for quantity, factor in factors.items() if factor is not None}
 
 
 def _widened(case: Case, arm: ArmResult, quantity: Quantity, luck: float | None) -> Interval | None:

@@ -222,10 +222,7 @@ def speedup(rounds: Sequence[Round], arm: str, baseline: str) -> Interval | None
 
 
 def bandwidth_share(rounds: Sequence[Round], arm: str, token_bytes: int) -> Interval | None:
-    """Estimate the bytes per second that the arm must read, over the read bandwidth measured in the same round.
-
-    None with fewer than 3 rounds.
-    """
+    """Estimate the bytes per second that the arm must read over the read bandwidth of the same round; None below 3."""
     return estimate([math.log(token_bytes / r.token_s(arm) / r.read_bytes_per_s) for r in _kept(rounds, arm)])
 
 

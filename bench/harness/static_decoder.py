@@ -312,15 +312,11 @@ class Static(Looped):
 
         Each length, which is to be warmed up before, has a graph of its own; gpt-fast's graph takes any length.
         """
-        length = len(ids)
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        positions = torch.arange(length, device=self._device)
-        logits = self._graph_of(length)(torch.tensor([list(ids)], device=self._device), positions)
-        return choose(logits).clone(), positions[-1:] + 1, logits.clone()
-
-    def _graph_of(self, length: int) -> Callable[[Tensor, Tensor], Tensor]:
-        key = 0 if self._gpt_fast else length
-        if key not in self._prompts:
+        length = 0 if self._gpt_fast else len(ids)
+        if length not in self._prompts:
             how: dict[str, Any] = {"dynamic": True} if self._gpt_fast else {"mode": self._mode, "dynamic": False}
-            self._prompts[key] = torch.compile(self._model, fullgraph=True, **how)
-        return self._prompts[key]
+            self._prompts[length] = torch.compile(self._model, fullgraph=True, **how)
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        positions = torch.arange(len(ids), device=self._device)
+        logits = self._prompts[length](torch.tensor([list(ids)], device=self._device), positions)
+        return choose(logits).clone(), positions[-1:] + 1, logits.clone()

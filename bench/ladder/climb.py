@@ -57,10 +57,7 @@ def climb(
     ceiling: Ceiling,
     target: Target,
 ) -> tuple[Case, Samples]:
-    """Time `rungs` on a workload, and return the case and its single generations.
-
-    A failure becomes a row with its reason; what the setup's `keep` and `pause` raise passes through.
-    """
+    """Time `rungs` on a workload, and return the case and its single generations."""
     kind = locks.setup.kind
     outcome = locks.file.progress(workload.name).outcome
     rules: dict[str, Rule] = {rung.name: rung.rule[kind] for rung in rungs if kind in rung.rule}

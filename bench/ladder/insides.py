@@ -57,10 +57,7 @@ def stages(opened: Opened, position: int) -> tuple[Program, tuple[Stage, ...]]:
 
 
 def fewest(graph: Graph, cut: Partition) -> dict[str, str]:
-    """Return by kind the operators of the cover with the fewest regions, as `looks.ranges` writes them.
-
-    They are the operators that the sections of a hand-written decoder replace.
-    """
+    """Return by kind the operators of the cover with the fewest regions, as `looks.ranges` writes them."""
     same = Fallback(reason="counted")
     options = {region.id: (Option(cost_ns=1.0, choice=same),) for region in cut.regions}
     regions, order = {region.id: region for region in cut.regions}, _order(graph)

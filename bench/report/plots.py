@@ -1,8 +1,6 @@
 """A suite's result as figures, each as PNG and SVG; one result and one matplotlib always give the same bytes.
 
-matplotlib is an extra (`agentcompile[bench]`), so it is imported when a figure is drawn; `lacking` says whether it is
-there. Colours are those of Okabe and Ito (2008), which people with colour blindness can tell apart. An arm has the same
-colour in every figure, and only our own arm is vermilion. Text in SVG stays text.
+An arm has the same colour in every figure, and only our own arm is vermilion.
 """
 
 from __future__ import annotations

@@ -167,10 +167,7 @@ def wrapped(text: str, letters: int) -> str:
 
 
 def ticks(axes: Axes, ends: Sequence[float], *, log: bool, upright: bool = False) -> None:
-    """Make the axis of values (x, or y when `upright`) a log one for values from least to most of `ends`, or plain.
-
-    A log axis has plain numbers, at 1, 2 and 5 of each decade where the ends are close; a plain one few round numbers.
-    """
+    """Make the axis of values (x, or y when `upright`) a log one for values from least to most of `ends`, or plain."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     axis = axes.yaxis if upright else axes.xaxis

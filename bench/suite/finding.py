@@ -20,7 +20,7 @@ from ..harness.found import Samples, case_of, region_shares
 from ..harness.partial import FIRST_COMPILE, PartialFile
 from ..harness.result import Case, Compiled, Mode, RegionShare
 from ..harness.times import Build, Took
-from ..harness.trial import LEAST_S, OURS, Outcome, Part, Setup, run_trials
+from ..harness.trial import LEAST_S, OURS, Part, Setup, run_trials
 from ..harness.twins import kind_of
 from ..harness.workload import Workload
 from ..harness.workloads import Shape, Suite
@@ -117,28 +117,24 @@ def find(cases: Sequence[Asked], suite: Suite, locks: Locks, ceiling: Ceiling) -
         for one, part in zip(alike, parts, strict=True):
             if build is None:
                 part.outcome.reasons |= dict.fromkeys(ours, locks.failure(case))
-            made, samples = _made(one, part.outcome, suite, locks, ceiling)
+            spent = locks.compile_s(one)
+            made, samples = case_of(
+                suite.arms,
+                model=one.model,
+                workload=one.shape.name,
+                mode=one.mode,
+                asked=one.workload,
+                outcome=part.outcome,
+                absent=one.absent,
+                baseline=suite.baseline,
+                cache_bytes=one.cache_bytes,
+                ceiling=ceiling,
+                cached=one.workload.token_bytes <= max(locks.cache_bytes, default=0),
+                compile_s={OURS: spent} if spent is not None else {},
+            )
             found.cases.append(made)
             found.samples[made.key] = samples
     return found
-
-
-def _made(case: Asked, outcome: Outcome, suite: Suite, locks: Locks, ceiling: Ceiling) -> tuple[Case, Samples]:
-    spent = locks.compile_s(case)
-    return case_of(
-        suite.arms,
-        model=case.model,
-        workload=case.shape.name,
-        mode=case.mode,
-        asked=case.workload,
-        outcome=outcome,
-        absent=case.absent,
-        baseline=suite.baseline,
-        cache_bytes=case.cache_bytes,
-        ceiling=ceiling,
-        cached=case.workload.token_bytes <= max(locks.cache_bytes, default=0),
-        compile_s={OURS: spent} if spent is not None else {},
-    )
 
 
 def _compiled(build: Build, locks: Locks, case: Asked, ceiling: Ceiling) -> Compiled:

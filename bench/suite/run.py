@@ -17,23 +17,21 @@ from pathlib import Path
 from agentcompile.catalog.decode import hint_of
 from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import Machine
 from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.ir.digest import Json, digest
-from agentcompile.ir.target import Ceiling
 from agentcompile.lockfile import read_lock
 from agentcompile.options import visible_devices
 from agentcompile.runs.tables import Table
 from agentcompile.system.gpus import Meter
 
-from ..harness.course import Course, add_cutting, say
+from ..harness.course import Course, add_cutting, host, say
 from ..harness.engines import ENGINES
-from ..harness.environment import host
 from ..harness.found import widened
 from ..harness.identity import WorkloadJob
-from ..harness.partial import PartialFile
 from ..harness.rates import CALM_SHARE, FED_SHARE, LONG_S, TRIES, WARM_TOKENS, note_of, wait_for_calm
-from ..harness.result import Case, SuiteResult
+from ..harness.result import Case
 from ..harness.trial import CHECKED_TOKENS, LEAST_S, LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
 from ..harness.twins import fault, kind_of
 from ..harness.workload import mean_cache_bytes
@@ -74,8 +72,6 @@ def protocol() -> str:
 def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
     """Run a suite, from the start or with --resume from where it stopped; return 0 or an exit code of `_EPILOG`.
 
-    `calm` is called before every visit and waits until other processes leave the machine alone.
-
     Raises:
         AgentCompileError: an option, a file or the machine is wrong, in a way that the user can fix.
         Stopped: a signal ended the run.
@@ -98,9 +94,23 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
     }
     jobs = [WorkloadJob(workload=case.workload, arms=suite.arms) for case in cases]
     with course.partial(jobs, more, **counts, lock=asked.lock) as file:
+
+        def find_all(setup: Setup, judge: WorkerEvaluator) -> Found:
+            for case in cases:
+                known, count = file.progress(case.workload.name), suite.rounds * suite.processes
+                if asked.retry_failed:
+                    known.forget_failures(count)
+                if gone := known.forget_others(setup.machine, count):
+                    say(f"{case.workload.name}: {gone} rounds are another machine's: the case begins anew on this one")
+            caches = machine.target.cache_bytes
+            locks = Locks(
+                suite=suite, setup=setup, file=file, given=asked.lock, seconds=asked.seconds, cache_bytes=caches
+            )
+            return find(cases, suite, locks, judge.ceiling())
+
         found = course.found(
             file,
-            lambda setup, judge: _find(cases, suite, asked, machine, file, setup, judge.ceiling()),
+            find_all,
             cases=len(cases),
             **counts,
             llama_python=asked.llama_python,
@@ -118,15 +128,10 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
         file.remove()
     print("\n".join(_table(result.cases)))
     say(f"wrote {asked.out} and {beside.name}; agentcompile bench report {asked.out} draws it")
-    return _verdict(result, bounded=asked.bounds or suite.bounds)
-
-
-def _verdict(result: SuiteResult, *, bounded: bool) -> ExitCode:
-    bounds = committed.load_bounds() if bounded else None
-    found = committed.breaches(result, bounds)
-    for breach in found:
+    breaches = committed.breaches(result, committed.load_bounds() if asked.bounds or suite.bounds else None)
+    for breach in breaches:
         say(f"{_SAID[breach.code]}: {breach.text}")
-    return committed.worst(found)
+    return committed.worst(breaches)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -242,32 +247,6 @@ def _absent(arms: Sequence[str], device: str, asked: argparse.Namespace) -> dict
         if kind_of(name) == VLLM and (reason := vllm_lacks(device, asked.vllm_python)):
             found[name] = reason
     return found
-
-
-def _find(
-    cases: Sequence[Asked],
-    suite: Suite,
-    asked: argparse.Namespace,
-    machine: Machine,
-    file: PartialFile,
-    setup: Setup,
-    ceiling: Ceiling,
-) -> Found:
-    for case in cases:
-        known, count = file.progress(case.workload.name), suite.rounds * suite.processes
-        if asked.retry_failed:
-            known.forget_failures(count)
-        if gone := known.forget_others(setup.machine, count):
-            say(f"{case.workload.name}: {gone} rounds are another machine's: the case begins anew on this one")
-    locks = Locks(
-        suite=suite,
-        setup=setup,
-        file=file,
-        given=asked.lock,
-        seconds=asked.seconds,
-        cache_bytes=machine.target.cache_bytes,
-    )
-    return find(cases, suite, locks, ceiling)
 
 
 def _table(cases: Sequence[Case]) -> list[str]:

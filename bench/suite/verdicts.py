@@ -168,10 +168,7 @@ def _objection(logs: Logs, side: str) -> str:
 def _change(
     found: Mean, by_process: Sequence[float], rounds: tuple[int, int], why: str, *, claim: float, level: float
 ) -> Change:
-    """Return the verdict on `found`; `by_process` is the difference by process.
-
-    When processes disagree in sign, nothing is claimed, however narrow the interval is.
-    """
+    """Return the verdict on `found`; nothing is claimed where the differences `by_process` disagree in sign."""
     half = found.half_width(level)
     low, high = found.value - half, found.value + half
     comparison: Comparison = "INCONCLUSIVE" if why else verdict(found.value, half, claim)
