@@ -155,15 +155,7 @@ def _measure(job: WorkloadJob, lock: Path | None, setup: Setup, file: PartialFil
         setup.pause()
         _accuracy(progress, build, setup)
         setup.keep()
-    return Part(
-        workload=workload,
-        arms=job.arms,
-        outcome=outcome,
-        times=progress.times,
-        accuracy=progress.accuracy,
-        accuracy_reason=progress.accuracy_reason,
-        choices=choices_of(build.lock) if build else {},
-    )
+    return Part(workload, job.arms, progress, choices_of(build.lock) if build else {})
 
 
 def _with_cache_of(workload: Workload, lock: Path) -> Workload:

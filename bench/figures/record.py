@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
 from agentcompile.lockfile import LockChoice, read_lock
 
+from ..harness.partial import Progress
 from ..harness.rates import VARIES, Round, bandwidth_share, estimate, first_s, note_of, same_tokens, speedup
 from ..harness.records import nameless
 from ..harness.result import Interval
 from ..harness.times import Imported, Took
-from ..harness.trial import OURS, Outcome
+from ..harness.trial import OURS
 from ..harness.workload import Workload
 from .report import (
     BANDWIDTH,
@@ -36,18 +37,13 @@ from .report import (
 )
 
 
-@dataclass(slots=True)
-class Part:
-    """The measurements of one checkpoint."""
+class Part(NamedTuple):
+    """The measurements of one checkpoint, with what its lock runs by the name of each region of the decode step."""
 
     workload: Workload
     arms: tuple[str, ...]
-    outcome: Outcome
-    times: dict[str, Took] = field(default_factory=dict)
-    accuracy: Mapping[str, Any] | None = None
-    accuracy_reason: str = ""
-    choices: dict[str, str] = field(default_factory=dict)
-    """What the lock runs for each region of the decode step, by region name."""
+    progress: Progress
+    choices: dict[str, str]
 
 
 def record(
@@ -82,7 +78,7 @@ def import_figure(imported: Imported) -> Figure:
 
 def figures_of(part: Part) -> list[Figure]:
     """Return every figure that has a target on this checkpoint, whether or not it was measured."""
-    name, rounds, reasons = part.workload.name, part.outcome.rounds, part.outcome.reasons
+    name, rounds, reasons = part.workload.name, part.progress.outcome.rounds, part.progress.outcome.reasons
     figures = []
     share = bandwidth_share(rounds, OURS, part.workload.token_bytes)
     for target in [BANDWIDTH[name]] if name in BANDWIDTH else []:
@@ -92,11 +88,11 @@ def figures_of(part: Part) -> list[Figure]:
         figures.append(ratio(name, f"decode vs {peer}", target, found, _beside(rounds, peer, found, why)))
     figures += _device_figures(part)
     for what, most in WAITS_S.get(name, {}).items():
-        took = part.times.get(what, Took(seconds=None, reason="not measured"))
+        took = part.progress.times.get(what, Took(seconds=None, reason="not measured"))
         figures.append(figure(name, what, "<=", most, took.seconds, took.reason, "s"))
-    figures = [_right(one, part.outcome.agreement) for one in figures]
+    figures = [_right(one, part.progress.outcome.agreement) for one in figures]
     if name == "sample":
-        figures += accuracy_figures(name, part.accuracy, part.accuracy_reason)
+        figures += accuracy_figures(name, part.progress.accuracy, part.progress.accuracy_reason)
     return figures
 
 
@@ -114,18 +110,18 @@ def _beside(rounds: Sequence[Round], peer: str, found: Interval | None, why: str
 
 
 def _device_figures(part: Part) -> Iterator[Figure]:
-    name, rounds = part.workload.name, part.outcome.rounds
+    name, rounds = part.workload.name, part.progress.outcome.rounds
     if name not in TOKEN_MS:
         return
-    kept, reason = _kept(rounds, OURS), part.outcome.reasons.get(OURS, "")
+    kept, reason = _kept(rounds, OURS), part.progress.outcome.reasons.get(OURS, "")
     spent = estimate([math.log(timed.token_s(OURS) * 1e3) for timed in kept])
     yield figure(name, "time a token", "<=", TOKEN_MS[name], spent, reason or ("" if spent else "too few rounds"), "ms")
     for peer in FIRST_TOKEN_PEERS:
         both = [timed for timed in kept if peer in timed.visits]
         logs = [math.log(first_s(timed, peer) / first_s(timed, OURS)) for timed in both]
-        why, found = part.outcome.reasons.get(peer, reason), estimate(logs)
+        why, found = part.progress.outcome.reasons.get(peer, reason), estimate(logs)
         yield ratio(name, f"first token vs {peer}", 1.0, found, _beside(rounds, peer, found, why))
-    held = part.outcome.facts.get(OURS, {}).get("memory_bytes")
+    held = part.progress.outcome.facts.get(OURS, {}).get("memory_bytes")
     least = part.workload.weight_bytes + part.workload.cache_bytes
     times = held / least if isinstance(held, int) else None
     note = "not measured" if times is None else ""
@@ -138,7 +134,7 @@ def arm_rows(part: Part) -> Iterator[tuple[str, str, float | None, float | None,
     Tokens/s and TTFT are medians over the rounds that count, None when there are none. The note says what is wrong or
     varies.
     """
-    outcome = part.outcome
+    outcome = part.progress.outcome
     for arm in part.arms:
         kept = _kept(outcome.rounds, arm)
         disturbed = not kept and any(arm in timed.visits for timed in outcome.rounds)
@@ -168,7 +164,7 @@ def _kept(rounds: Sequence[Round], arm: str) -> list[Round]:
 
 
 def _part_record(part: Part) -> dict[str, Any]:
-    outcome, workload = part.outcome, part.workload
+    outcome, workload = part.progress.outcome, part.workload
     arms: dict[str, Any] = {}
     for _, arm, rate, first, note in arm_rows(part):
         kept = _kept(outcome.rounds, arm)
@@ -190,8 +186,8 @@ def _part_record(part: Part) -> dict[str, Any]:
         "read_bytes_per_s": median(timed.read_bytes_per_s for timed in outcome.rounds) if outcome.rounds else None,
         "rounds_dropped": sum(timed.contended for timed in outcome.rounds),
         "arms": arms,
-        "times": {name: asdict(took) for name, took in part.times.items()},
-        "accuracy": part.accuracy,
+        "times": {name: asdict(took) for name, took in part.progress.times.items()},
+        "accuracy": part.progress.accuracy,
         "choices": part.choices,
         "rounds": [_round_record(timed) for timed in outcome.rounds],
     }

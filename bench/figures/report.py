@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from agentcompile.cli.render import columns
 from agentcompile.runs.tables import Table
@@ -88,7 +88,7 @@ def ratio(model: str, name: str, target: float, found: Interval | None, note: st
     return figure(model, name, ">=", target, found, note if found else note or "too few rounds")
 
 
-def accuracy_figures(model: str, found: Mapping[str, float] | None, note: str) -> list[Figure]:
+def accuracy_figures(model: str, found: Mapping[str, Any] | None, note: str) -> list[Figure]:
     """Return the figures of KL relative to eager's, and of the farthest end of the log perplexity ratio's interval."""
     kl, far = "KL vs fp32 / eager's", "|ln perplexity ratio|"
     if found is None:

@@ -208,7 +208,7 @@ def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Se
             setup.pause()
         # A generator for each round: where a run was interrupted does not change the order of later rounds.
         generator = random.Random(f"{setup.seed}/{process}/{number}")
-        timed, failed = _round(process, arms, workload, least_s, generator, setup)
+        timed, failed = run_round(process, arms, workload, least_s, generator, setup)
         outcome.rounds += (timed,)
         outcome.reasons |= failed
         setup.keep()
@@ -219,8 +219,8 @@ def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Se
     return arms
 
 
-def _round(
-    process: int, arms: list[Arm], workload: Workload, least_s: float, generator: random.Random, setup: Setup
+def run_round(
+    process: int, arms: Sequence[Arm], workload: Workload, least_s: float, generator: random.Random, setup: Setup
 ) -> tuple[Round, dict[str, str]]:
     """Time one round, and return it with the reasons of arms that failed, by name; these are not in the round.
 
