@@ -7,6 +7,7 @@ to open a run of 100,000 events; a compile's own timing with the app attached an
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.metadata
 import itertools
 import json
@@ -41,6 +42,7 @@ from .harness.numbers import at_least, seconds
 from .harness.records import revision
 from .models.locate import SAMPLE
 
+_say = functools.partial(print, flush=True)
 PER_S = 500
 OPENED = 100_000
 PAINTS = 7
@@ -98,10 +100,6 @@ def run(arguments: Sequence[str]) -> int:
     Path(asked.out).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     _say(f"wrote {asked.out}")
     return ExitCode.OK
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
 
 
 def first_paint(folder: Path, paints: int) -> dict[str, float]:

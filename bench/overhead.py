@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
@@ -167,8 +168,8 @@ def _pairs(
                 say(f"{asked.arm} loaded in {took_s:.1f} s")
                 for number in range(asked.rounds):
                     generator = random.Random(f"{asked.seed}/{process}/{number}")
-                    visits = _visits(arm, workload, generator, judge.ceiling, calm, bearable_on(machine.device))
-                    pair = pair_of(process, *visits, workload.new)
+                    how: dict[str, Any] = {"calm": calm, "bearable": bearable_on(machine.device)}
+                    pair = pair_of(process, *_visits(arm, workload, generator, judge.ceiling, **how), workload.new)
                     found.append(pair)
                     told = f"{pair.collected_s / pair.plain_s - 1:+.2%}" if pair.kept else "disturbed: dropped"
                     say(f"process {process + 1} round {number + 1}: {told}")
@@ -181,20 +182,13 @@ def _pairs(
 
 
 def _visits(
-    arm: Arm,
-    workload: Workload,
-    generator: random.Random,
-    read: Callable[[], object],
-    calm: Callable[[float], None],
-    bearable: float,
+    arm: Arm, workload: Workload, generator: random.Random, read: Callable[[], object], **how: Any
 ) -> tuple[list[Visit], list[Visit]]:
     """Return two visits as the suite collects them and two plain ones, made in the order ABBA or BAAB."""
-    collected: list[Visit] = []
-    plain: list[Visit] = []
+    collected, plain = list[Visit](), list[Visit]()
     first, then = generator.choice(((collected, plain), (plain, collected)))
     for kind in (first, then, then, first):
         if kind is collected:
             read()
-        steady, whole = arm.name == OURS, kind is plain
-        kind.append(visit(arm, workload, LEAST_S, calm, steady=steady, whole=whole, bearable=bearable))
+        kind.append(visit(arm, workload, LEAST_S, steady=arm.name == OURS, whole=kind is plain, **how))
     return collected, plain

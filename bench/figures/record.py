@@ -16,7 +16,7 @@ from agentcompile.ir.target import Target
 from agentcompile.lockfile import LockChoice, read_lock
 
 from ..harness.partial import Progress
-from ..harness.rates import VARIES, Round, bandwidth_share, estimate, first_s, note_of, same_tokens, speedup
+from ..harness.rates import VARIES, Round, bandwidth_share, estimate, note_of, same_tokens, speedup
 from ..harness.records import nameless
 from ..harness.result import Interval
 from ..harness.times import Imported, Took
@@ -118,7 +118,7 @@ def _device_figures(part: Part) -> Iterator[Figure]:
     yield figure(name, "time a token", "<=", TOKEN_MS[name], spent, reason or ("" if spent else "too few rounds"), "ms")
     for peer in FIRST_TOKEN_PEERS:
         both = [timed for timed in kept if peer in timed.visits]
-        logs = [math.log(first_s(timed, peer) / first_s(timed, OURS)) for timed in both]
+        logs = [math.log(timed.first_s(peer) / timed.first_s(OURS)) for timed in both]
         why, found = part.progress.outcome.reasons.get(peer, reason), estimate(logs)
         yield ratio(name, f"first token vs {peer}", 1.0, found, _beside(rounds, peer, found, why))
     held = part.progress.outcome.facts.get(OURS, {}).get("memory_bytes")

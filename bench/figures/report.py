@@ -75,12 +75,9 @@ def figure(
     model: str, name: str, sense: Sense, target: float, found: Interval | float | None, note: str = "", unit: str = ""
 ) -> Figure:
     """Build a figure from a value or an interval; None for `found` gives a figure without a value."""
-    if not isinstance(found, Interval):
-        return Figure(model=model, name=name, sense=sense, target=target, unit=unit, value=found, note=note)
-    value, low, high = found.value, found.low, found.high
-    return Figure(
-        model=model, name=name, sense=sense, target=target, unit=unit, value=value, low=low, high=high, note=note
-    )
+    value, low, high = (found.value, found.low, found.high) if isinstance(found, Interval) else (found, None, None)
+    more = {"value": value, "low": low, "high": high}
+    return Figure(model=model, name=name, sense=sense, target=target, unit=unit, note=note, **more)
 
 
 def ratio(model: str, name: str, target: float, found: Interval | None, note: str = "") -> Figure:

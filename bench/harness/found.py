@@ -12,7 +12,7 @@ from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.replay.open import Opened
 
 from .means import QUANTITIES, Quantity, logs_of, luck_of, speedups
-from .rates import Round, estimate, first_s, same_tokens
+from .rates import Round, estimate, same_tokens
 from .result import ArmResult, Case, Floor, Interval, Mode, RegionShare, RoundTimes, Spread, State, samples_digest
 from .trial import CHECKED_TOKENS, FP32, Outcome
 from .workload import Workload
@@ -119,7 +119,7 @@ def _arm(
         same=same,
         times_floor=tokens.median / floor.token_s if floor else None,
         speedup=estimate([math.log(timed.token_s(baseline) / timed.token_s(name)) for timed in beside]),
-        first_speedup=estimate([math.log(first_s(timed, baseline) / first_s(timed, name)) for timed in beside]),
+        first_speedup=estimate([math.log(timed.first_s(baseline) / timed.first_s(name)) for timed in beside]),
     )
 
 
@@ -144,7 +144,7 @@ def _times(timed: Round) -> RoundTimes:
         process=timed.process,
         kept=not timed.contended,
         token_s={name: timed.token_s(name) for name in timed.visits},
-        first_s={name: first_s(timed, name) for name in timed.visits},
+        first_s={name: timed.first_s(name) for name in timed.visits},
         read_bytes_per_s=timed.read_bytes_per_s,
         machine=timed.machine,
         others=max((visit.others for pair in timed.visits.values() for visit in pair), default=0.0),

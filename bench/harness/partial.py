@@ -104,22 +104,15 @@ class Partial:
     models: dict[str, Progress] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
 class PartialFile:
     """The only writer of a run's partial result: change `content`, then call `keep`."""
 
-    def __init__(
-        self,
-        path: Path,
-        content: Partial,
-        *,
-        until_s: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.path = path
-        self.content = content
-        self._until_s = until_s
-        self._clock = clock
-        self._kept = 0
+    path: Path
+    content: Partial
+    until_s: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    kept: int = 0
 
     @property
     def folder(self) -> Path:
@@ -146,7 +139,7 @@ class PartialFile:
     def keep(self) -> None:
         """Write the content after something was found; it is on disk when this returns."""
         self.write()
-        self._kept += 1
+        self.kept += 1
 
     def pause(self) -> None:
         """Stop here if the run's own time is up; to be called before anything that takes long.
@@ -157,7 +150,7 @@ class PartialFile:
         Raises:
             OutOfTime: the run's own time is up, and something was kept in this turn.
         """
-        if self._until_s is not None and self._kept and self._clock() >= self._until_s:
+        if self.until_s is not None and self.kept and self.clock() >= self.until_s:
             raise OutOfTime
 
     def remove(self) -> None:

@@ -93,10 +93,9 @@ class Round:
         """Return the arm's mean time per token in this round."""
         return fmean(visit.token_s for visit in self.visits[arm])
 
-
-def first_s(timed: Round, arm: str) -> float:
-    """Return the arm's mean time to the first token in a round."""
-    return fmean(visit.first_s for visit in timed.visits[arm])
+    def first_s(self, arm: str) -> float:
+        """Return the arm's mean time to the first token in this round."""
+        return fmean(visit.first_s for visit in self.visits[arm])
 
 
 def same_tokens(rounds: Sequence[Round], arm: str) -> bool:
