@@ -58,7 +58,7 @@ _EXIT_CODES = (
 def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
     """Run the recipe, from the start or with --resume from where it stopped; return 0, or 7 when time was up."""
     asked = _parse(arguments)
-    course = Course.begin(["agentcompile", "bench", "figures", *arguments], asked, asked.target, "figures")
+    course = Course(["agentcompile", "bench", "figures", *arguments], asked, asked.target, "figures")
     kind, jobs = course.machine.target.kind, []
     for name in asked.model:
         path = MAKERS[name](course.cache / "presets" / name)

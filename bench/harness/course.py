@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -48,26 +47,18 @@ def add_cutting(parser: argparse.ArgumentParser, *, retries: bool = True) -> Non
         parser.add_argument("--retry-failed", action="store_true", help="with --resume: try again what failed before")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """One run with its options, its machine and its deadline."""
+    """One run with its options, its machine and its deadline; what it can make again is in a folder, `cache`.
 
-    command: tuple[str, ...]
-    asked: argparse.Namespace
-    machine: Machine
-    begun: Mapping[str, Any]
-    until_s: float | None
-    """The time of `time.monotonic` at which the run should stop; None for no limit."""
-    cache: Path
+    The folder is that of --cache, else the one of this name in the user's cache.
+    """
 
-    @classmethod
-    def begin(cls, command: Sequence[str], asked: argparse.Namespace, target: str, cache: str = "bench") -> Course:
-        """Begin a run on `target` now; `cache` names a folder in the user's cache, unless --cache names another."""
-        until_s = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
-        options = resolve({"threads": asked.threads, "target": target}).options
-        made, begun = this_machine(options), revision()
-        folder = cache_of(asked, cache)
-        return cls(command=tuple(command), asked=asked, machine=made, begun=begun, until_s=until_s, cache=folder)
+    def __init__(self, command: Sequence[str], asked: argparse.Namespace, target: str, cache: str = "bench") -> None:
+        self._until_s = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
+        self._command, self._asked = tuple(command), asked
+        self.machine = this_machine(resolve({"threads": asked.threads, "target": target}).options)
+        self.begun = revision()
+        self.cache = cache_of(asked, cache)
 
     def partial(
         self,
@@ -85,14 +76,14 @@ class Course:
         """
         settings = {
             "device": self.machine.device,
-            "seed": self.asked.seed,
+            "seed": self._asked.seed,
             "rounds": rounds,
             "processes": processes,
             "threads": threads_of(self.machine),
             **more,
         }
         identity = identity_of(jobs, self.machine.target, self.begun, lock=lock, settings=settings)
-        return open_partial(self.cache, identity, resume=self.asked.resume, until_s=self.until_s, say=say)
+        return open_partial(self.cache, identity, resume=self._asked.resume, until_s=self._until_s, say=say)
 
     def found(
         self, file: PartialFile, find: Callable[[Setup, WorkerEvaluator], T], *, cases: int = 1, **settings: Any
@@ -105,18 +96,18 @@ class Course:
         Raises:
             Stopped: a signal ended the run; finished rounds are kept.
         """
-        words = [word for word in self.command if word not in _OF_THE_RESUMED]
+        words = [word for word in self._command if word not in _OF_THE_RESUMED]
         goes_on = "go on with: " + shlex.join([*words, "--resume"])
         try:
             with (
                 tempfile.TemporaryDirectory(prefix="bench.", ignore_cleanup_errors=True) as logs,
-                evaluator_of(self.machine, self.asked.seed) as judge,
+                evaluator_of(self.machine, self._asked.seed) as judge,
             ):
                 given: dict[str, Any] = {"llama_python": None, "quiet": nullcontext, **settings}
                 setup = Setup(
                     threads=threads_of(self.machine),
                     device=self.machine.device,
-                    seed=self.asked.seed,
+                    seed=self._asked.seed,
                     cache=file.path.parent,
                     logs=Path(logs),
                     bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
@@ -129,7 +120,7 @@ class Course:
         except OutOfTime:
             done = sum(len(progress.outcome.rounds) for progress in file.content.models.values())
             rounds = cases * settings["rounds"] * settings["processes"]
-            say(f"stopped after {self.asked.minutes:g} minutes with {done} of {rounds} rounds; {goes_on}")
+            say(f"stopped after {self._asked.minutes:g} minutes with {done} of {rounds} rounds; {goes_on}")
             return None
         except KeyboardInterrupt as ended:
             number = ended.number if isinstance(ended, Terminated) else int(signal.SIGINT)
@@ -141,18 +132,18 @@ class Course:
         """Write a suite's or a ladder's result and, beside it, its single generations; return result and that path."""
         result = SuiteResult(
             made=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=shlex.join(nameless(self.command)),
+            command=shlex.join(nameless(self._command)),
             revision=str(self.begun["revision"]),
             changed_since=bool(self.begun["changed_since"]),
             machine=self.machine.target,
             environment=environment(self.machine, threads_of(self.machine)),
-            seed=self.asked.seed,
+            seed=self._asked.seed,
             resumed=file.content.resumed,
             cases=tuple(cases),
             **more,
         )
-        beside = self.asked.out.with_suffix(".samples.json")
-        write_result(self.asked.out, result)
+        beside = self._asked.out.with_suffix(".samples.json")
+        write_result(self._asked.out, result)
         write_text(beside, json.dumps(samples, separators=(",", ":")) + "\n")
         return result, beside
 

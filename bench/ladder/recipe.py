@@ -42,7 +42,7 @@ def run(
 ) -> int:
     """Time a ladder, from the start or with --resume from where the run stopped; return 0, or 7 when time was up."""
     asked = _parse(arguments, rungs)
-    course = Course.begin(["agentcompile", "bench", "ladder", *arguments], asked, asked.target)
+    course = Course(["agentcompile", "bench", "ladder", *arguments], asked, asked.target)
     model, path, shape, chosen, workload = _wanted(asked, course.machine, course.cache, rungs)
     job = WorkloadJob(workload=workload, arms=tuple(rung.name for rung in chosen))
     counts = {"rounds": asked.rounds, "processes": asked.processes}

@@ -79,7 +79,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
     asked = _parse(arguments)
     suite = _suite(asked)
     target = asked.target or ("cpu" if suite.kind == "cpu" else "cuda:0")
-    course = Course.begin(["agentcompile", "bench", *arguments], asked, target)
+    course = Course(["agentcompile", "bench", *arguments], asked, target)
     machine, counts = course.machine, {"rounds": suite.rounds, "processes": suite.processes}
     if machine.target.kind != suite.kind:
         raise AgentCompileError(
