@@ -11,7 +11,7 @@ from typing import Any
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.measure.policy import POLICY
 
-from .figures.report import Figure
+from .figures.record import Figure
 from .harness.result import SuiteResult, read_result
 from .report.markdown import brief, device
 from .suite.verdicts import compare_runs

@@ -30,8 +30,7 @@ from ..harness.times import Build, Imported, import_time
 from ..harness.trial import LLAMA, OURS, Setup, run_trial
 from ..harness.workload import Workload, make_workload
 from ..models.locate import MAKERS
-from .record import Part, arm_rows, choices_of, figures_of, import_figure, record
-from .report import arm_table, figure_table
+from .record import Part, arm_rows, arm_table, choices_of, figure_table, figures_of, import_figure, record
 
 _ON_GPU = ("hf-eager", "hf-reduce-overhead", "static-reduce-overhead", "static-max-autotune", OURS)
 ARMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {

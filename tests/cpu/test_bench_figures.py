@@ -18,8 +18,15 @@ import pytest
 import torch
 from agentcompile.bench.figures import recipe
 from agentcompile.bench.figures.accuracy import divergence, interval, losses
-from agentcompile.bench.figures.record import arm_rows, figures_of, import_figure
-from agentcompile.bench.figures.report import Figure, accuracy_figures, arm_table, figure_table
+from agentcompile.bench.figures.record import (
+    Figure,
+    accuracy_figures,
+    arm_rows,
+    arm_table,
+    figure_table,
+    figures_of,
+    import_figure,
+)
 from agentcompile.bench.harness import course, rates, trial
 from agentcompile.bench.harness.engines import Eager
 from agentcompile.bench.harness.partial import Progress
