@@ -78,13 +78,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
             return imported, [_measure(job, asked.lock, setup, file) for job in jobs]
 
         found = course.found(
-            file,
-            find,
-            cases=len(jobs),
-            **counts,
-            llama_python=asked.llama_python,
-            quiet=_quiet(asked.quiet),
-            calm=calm,
+            file, find, cases=len(jobs), **counts, llama_python=asked.llama_python, quiet=_quiet(asked.quiet), calm=calm
         )
         if found is None:
             return ExitCode.UNDECIDED

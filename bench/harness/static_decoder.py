@@ -106,11 +106,7 @@ class Decoder(nn.Module):
 
         at, config = Checkpoint.open(path), AutoConfig.from_pretrained(str(path))
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = {
-            "heads": config.num_attention_heads,
-            "kv_heads": config.num_key_value_heads,
-            "head_dim": head_dim,
-        }
+        shape = {"heads": config.num_attention_heads, "kv_heads": config.num_key_value_heads, "head_dim": head_dim}
         self.eps = float(config.rms_norm_eps)
         self.layers = nn.ModuleList(
             Layer(at, n, shape, self.eps, context, device) for n in range(config.num_hidden_layers)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
-from ..harness.result import ArmResult, Case, Compiled, Rung, SuiteResult
+from ..harness.result import ArmResult, Case, Compiled, SuiteResult
 from ..harness.trial import OURS
 from .cells import number, short
 from .markdown import Waits, arm_names, device, measured, models, shares, token_times, waits_of
@@ -235,11 +235,7 @@ def _regions(title: str, under: str, compiled: Compiled) -> Figure:
 
 
 def _wait_bars(
-    title: str,
-    under: str,
-    waits: Mapping[str, Waits],
-    cases: Sequence[Case],
-    looks: Mapping[str, Look],
+    title: str, under: str, waits: Mapping[str, Waits], cases: Sequence[Case], looks: Mapping[str, Look]
 ) -> Figure:
     kinds = [at for at in (0, 1) if any(pair[at] for pair in waits.values())]
     under += "; bars: median; lines: least to most"
@@ -294,15 +290,8 @@ def _kinds(case: Case) -> list[str]:
     return ordered[:_KINDS]
 
 
-def _measured(case: Case, rung: Rung) -> ArmResult | None:
-    arm = case.arm(rung.name)
-    return arm if arm is not None and arm.state == "measured" and arm.token_s is not None else None
-
-
 def _falls(axes: Axes, case: Case) -> None:
-    times = {
-        rung.name: arm.token_s.median * 1e3 for rung in case.rungs if (arm := _measured(case, rung)) and arm.token_s
-    }
+    times = {arm.name: arm.token_s.median * 1e3 for arm in measured(case) if arm.token_s}
     ends = list(times.values())
     log = max(ends) / min(ends) > SPAN
     for at, rung in enumerate(case.rungs):

@@ -270,11 +270,7 @@ def _json(sides: Sequence[dict[str, str]], found: Sequence[Difference], report: 
         "format": 1,
         "files": [dict(side) for side in sides],
         "differences": [encode(one) for one in found],
-        "decides": report.decides,
-        "claim": report.claim,
-        "alpha": report.alpha,
-        "comparisons": report.comparisons,
-        "level": report.level,
+        **{name: getattr(report, name) for name in ("decides", "claim", "alpha", "comparisons", "level")},
         "rows": rows,
     }
 

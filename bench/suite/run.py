@@ -50,6 +50,7 @@ vLLM: any Python that has it, with --vllm-python; it is asked on cuda:0 alone.
 exit codes: 4 an output of ours is wrong, or where bounds are held, ours failed or nothing checked it; 5 slower than a
 bound; 7 --minutes ended it before all was found, or a bound has too few undisturbed rounds"""
 
+_ARMS = (*(name for name in ENGINES if name != "fp32"), LLAMA, VLLM)
 _SAID = {ExitCode.CORRECTNESS: "WRONG", ExitCode.PERFORMANCE: "REGRESSION", ExitCode.UNDECIDED: "UNDECIDED"}
 
 
@@ -179,8 +180,8 @@ def _suite(asked: argparse.Namespace) -> Suite:
             raise AgentCompileError(f"--model: {name!r}: no such checkpoint", hint=hint_of(name, list(MAKERS)))
     arms: tuple[str, ...] = asked.arms or suite.arms
     for name in arms:
-        if (kind := kind_of(name)) not in _known_arms():
-            raise AgentCompileError(f"--arms: {name!r}: no such arm", hint=hint_of(kind, list(_known_arms())))
+        if (kind := kind_of(name)) not in _ARMS:
+            raise AgentCompileError(f"--arms: {name!r}: no such arm", hint=hint_of(kind, list(_ARMS)))
         if wrong := fault(name):
             raise AgentCompileError(f"--arms: {name!r}: {wrong}", hint="agentcompile=again, agentcompile=slow:0.03")
     if len(set(arms)) < len(arms):
@@ -218,10 +219,6 @@ def _suite(asked: argparse.Namespace) -> Suite:
             hint=f"compile one with --context {needed}, or name shorter workloads with --workload",
         )
     return made
-
-
-def _known_arms() -> tuple[str, ...]:
-    return (*(name for name in ENGINES if name != "fp32"), LLAMA, VLLM)
 
 
 def _cases(suite: Suite, asked: argparse.Namespace, machine: Machine, cache: Path) -> list[Asked]:

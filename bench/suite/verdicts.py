@@ -334,12 +334,7 @@ def _by_key(result: SuiteResult, side: str) -> dict[str, Case]:
 
 
 def _pair(
-    a: Case,
-    arm_a: ArmResult | None,
-    b: Case,
-    arm_b: ArmResult | None,
-    label: str,
-    sides: tuple[str, str] = ("A", "B"),
+    a: Case, arm_a: ArmResult | None, b: Case, arm_b: ArmResult | None, label: str, sides: tuple[str, str] = ("A", "B")
 ) -> _Pair | Unmeasured:
     if arm_a and arm_b and arm_a.state == arm_b.state == "measured":
         return _Pair(a=a, arm_a=arm_a, b=b, arm_b=arm_b, label=label, sides=sides)
