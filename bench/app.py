@@ -7,11 +7,14 @@ to open a run of 100,000 events; a compile's own timing with the app attached an
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.metadata
+import itertools
 import json
 import math
 import os
 import pty
+import random
 import select
 import statistics
 import subprocess
@@ -20,15 +23,18 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from agentcompile import events
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.machine import this_machine
-from agentcompile.ir.codec import decode, encode
-from agentcompile.ir.digest import Json, canonical
-from agentcompile.ir.trial import Plan
+from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import canonical, digest
+from agentcompile.ir.region import Regime
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.trial import Check, Measured, Measurement, NumericReport, Trial
 from agentcompile.options import resolve
 from agentcompile.runs import session
 
@@ -36,72 +42,14 @@ from .harness.numbers import at_least, seconds
 from .harness.records import revision
 from .models.locate import SAMPLE
 
+_say = functools.partial(print, flush=True)
 PER_S = 500
 OPENED = 100_000
 PAINTS = 7
 VERSION = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paint:
-    """Median times from the start of the process to the imported toolkit and to the first full screen."""
-
-    toolkit_ms: float
-    screen_ms: float
-    after_toolkit_ms: float
-    samples: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """Delays of a 20 ms heartbeat inside the app while it follows a stream of events, and its memory growth."""
-
-    seconds: float
-    events_per_s: float
-    p50_ms: float
-    p99_ms: float
-    most_ms: float
-    grown_bytes: int
-    """Resident memory at the end minus that after a sixth of the time."""
-    torch: bool
-    """Whether the app imported PyTorch."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """The time to open a run of many events, from the start of the app until all of it is on the screen."""
-
-    events: int
-    seconds: float
-    p99_ms: float
-    peak_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmittedStep:
-    """The decode step of the plan that one compile admitted, with its log ratio to PyTorch."""
-
-    attached: bool
-    step_ns: int
-    log_ratio: float
-    half_width: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attached:
-    """Compiles with the app attached and without, in the order ABBA, and how far their log ratios differ.
-
-    `half_width` combines the widest interval of either kind.
-    """
-
-    steps: tuple[AdmittedStep, ...]
-    difference: float
-    half_width: float
-
-    @property
-    def same(self) -> bool:
-        """Whether the difference lies inside the combined interval."""
-        return abs(self.difference) <= self.half_width
+REGIONS = 33
+ROUNDS = 8
+"""Number of progress events between the start and the end of a made-up trial."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -120,56 +68,42 @@ def run(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="bench-app-") as name:
         folder = Path(name)
         paint = first_paint(folder, asked.paints)
-        _say(f"first paint     {paint.screen_ms:.0f} ms")
-        _say(f"                {paint.after_toolkit_ms:.0f} ms after the toolkit's {paint.toolkit_ms:.0f} ms")
+        _say(f"first paint     {paint['screen_ms']:.0f} ms")
+        _say(f"                {paint['after_toolkit_ms']:.0f} ms after the toolkit's {paint['toolkit_ms']:.0f} ms")
         beat = heartbeat(folder, asked.seconds)
-        _say(f"heartbeat       p50 {beat.p50_ms:.1f} ms, p99 {beat.p99_ms:.1f} ms, worst {beat.most_ms:.0f} ms")
-        _say(f"                at {beat.events_per_s:.0f} events/s for {beat.seconds:.0f} s")
-        _say(f"memory          {beat.grown_bytes / 1e6:+.1f} MB; PyTorch imported: {'yes' if beat.torch else 'no'}")
+        _say(
+            f"heartbeat       p50 {beat['p50_ms']:.1f} ms, p99 {beat['p99_ms']:.1f} ms, worst {beat['most_ms']:.0f} ms"
+        )
+        _say(f"                at {beat['events_per_s']:.0f} events/s for {beat['seconds']:.0f} s")
+        _say(
+            f"memory          {beat['grown_bytes'] / 1e6:+.1f} MB; PyTorch imported: {'yes' if beat['torch'] else 'no'}"
+        )
         opened = opening(folder, asked.events)
-        _say(f"opening         {opened.events} events in {opened.seconds:.2f} s")
-        _say(f"                p99 {opened.p99_ms:.1f} ms, {opened.peak_bytes / 1e6:.0f} MB at most")
-        attached, why = _beside(folder, asked)
-        if attached is not None:
-            word = "the same" if attached.same else "different"
-            _say(f"with the app    {math.expm1(attached.difference):+.2%} ± {attached.half_width:.2%}: {word}")
+        _say(f"opening         {opened['events']} events in {opened['seconds']:.2f} s")
+        _say(f"                p99 {opened['p99_ms']:.1f} ms, {opened['peak_bytes'] / 1e6:.0f} MB at most")
+        attached = beside(folder, asked)
+        if "why" in attached:
+            _say(f"with the app    not measured: {attached['why']}")
         else:
-            _say(f"with the app    not measured: {why}")
+            word = "the same" if attached["same"] else "different"
+            _say(f"with the app    {math.expm1(attached['difference']):+.2%} ± {attached['half_width']:.2%}: {word}")
     result = {
         "version": VERSION,
         **begun,
         "target": encode(this_machine(resolve().options, kind="cpu").target),
         "toolkit": importlib.metadata.version("textual"),
-        "paint": asdict(paint),
-        "heartbeat": asdict(beat),
-        "opened": asdict(opened),
-        "attached": {**asdict(attached), "same": attached.same} if attached else {"why": why},
+        "paint": paint,
+        "heartbeat": beat,
+        "opened": opened,
+        "attached": attached,
     }
     Path(asked.out).write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     _say(f"wrote {asked.out}")
     return ExitCode.OK
 
 
-def _beside(folder: Path, asked: argparse.Namespace) -> tuple[Attached | None, str]:
-    """Return the compiles' comparison, or None and why there is none: `--pairs 0`, or a compile that failed.
-
-    On a machine that others use, a step may not be timed at all.
-    """
-    if not asked.pairs:
-        return None, "left out by --pairs 0"
-    flags = [f"--context={asked.context}", f"--budget={asked.budget}", f"--threads={asked.threads}"]
-    try:
-        return beside(folder, asked.model, flags, asked.pairs), ""
-    except AgentCompileError as error:
-        return None, error.message
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-def first_paint(folder: Path, paints: int) -> Paint:
-    """Time the app in a terminal until the last line of its start page shows, and the import of the toolkit alone."""
+def first_paint(folder: Path, paints: int) -> dict[str, float]:
+    """Return median times until the last line of the start page is in a terminal, and of importing the toolkit."""
     toolkit, screen = [], []
     for _ in range(paints):
         begin = time.perf_counter()
@@ -182,7 +116,7 @@ def first_paint(folder: Path, paints: int) -> Paint:
             os.write(master, b"q")
             _drain(master)
     first, second = statistics.median(toolkit), statistics.median(screen)
-    return Paint(toolkit_ms=first, screen_ms=second, after_toolkit_ms=second - first, samples=paints)
+    return {"toolkit_ms": first, "screen_ms": second, "after_toolkit_ms": second - first, "samples": paints}
 
 
 @contextmanager
@@ -223,55 +157,49 @@ def _drain(master: int) -> None:
         return
 
 
-def _run_directory(path: Path) -> Path:
-    run = session.RunDirectory.create(path, {"model": "a recorded run"})
-    return run.path
+def _recorded(path: Path, count: int, into: Path | None = None) -> Path:
+    """Make a run's directory, write the lines of `count` made-up events there or to `into`, and return their file."""
+    log = session.RunDirectory.create(path, {"model": "a recorded run"}).path / session.EVENTS
+    with (into or log).open("wb") as out:
+        for seq, event in enumerate(itertools.islice(_made_up_events(), count)):
+            line = {"seq": seq, "at_ms": 1_700_000_000_000 + 2 * seq, "event": events.encode(event)}
+            out.write(canonical(line) + b"\n")
+    return log
 
 
-def _stream(count: int) -> Iterator[bytes]:
-    """Yield the lines of `count` events of a made-up run: regions, then trials that begin, progress and end."""
-    from .made_up import made_up_events
-
-    for seq, event in enumerate(made_up_events(count)):
-        yield canonical({"seq": seq, "at_ms": 1_700_000_000_000 + 2 * seq, "event": events.encode(event)}) + b"\n"
-
-
-def _gauged(folder: Path, path: Path, seconds: float) -> dict[str, Json]:
+def _gauged(folder: Path, run: Path, seconds: float) -> dict[str, Any]:
     out = folder / "gauge.json"
-    command = [sys.executable, "-m", "agentcompile.tui.gauge", str(path), str(seconds), str(out)]
+    command = [sys.executable, "-m", "agentcompile.tui.gauge", str(run), str(seconds), str(out)]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-    found: dict[str, Json] = json.loads(out.read_text())
+    found: dict[str, Any] = json.loads(out.read_text())
     return found
 
 
-def heartbeat(folder: Path, seconds: float) -> Heartbeat:
-    """Measure the app from inside for `seconds` while another process writes `PER_S` events a second."""
-    path = _run_directory(folder / "stream")
-    lines = list(_stream(int(PER_S * (seconds + 10))))
-    (folder / "lines").write_bytes(b"".join(lines))
-    writer = subprocess.Popen(
-        [sys.executable, "-c", _WRITER, str(folder / "lines"), str(path / session.EVENTS), str(PER_S)]
-    )
+def heartbeat(folder: Path, seconds: float) -> dict[str, float]:
+    """Measure the app from inside for `seconds` while another process writes `PER_S` events a second.
+
+    Returned are the delays of a 20 ms heartbeat, the growth of resident memory from a sixth of the time on, and whether
+    the app imported PyTorch.
+    """
+    log = _recorded(folder / "stream", int(PER_S * (seconds + 10)), folder / "lines")
+    writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(folder / "lines"), str(log), str(PER_S)])
     try:
-        found = _gauged(folder, path, seconds)
+        found = _gauged(folder, log.parent, seconds)
     finally:
         writer.kill()
         writer.wait()
-    written = (path / session.EVENTS).read_bytes().count(b"\n")
-    beats, memory = found["beats_ms"], found["memory_bytes"]
-    assert isinstance(beats, list)
-    assert isinstance(memory, list)
-    figures = [float(str(beat)) for beat in beats]
-    sizes = [int(str(size)) for size in memory]
-    return Heartbeat(
-        seconds=seconds,
-        events_per_s=min(written / seconds, PER_S),
-        p50_ms=figures[len(figures) // 2],
-        p99_ms=figures[int(len(figures) * 0.99)],
-        most_ms=figures[-1],
-        grown_bytes=sizes[-1] - sizes[len(sizes) // 6],
-        torch=bool(found["torch"]),
-    )
+    written = log.read_bytes().count(b"\n")
+    beats = [float(beat) for beat in found["beats_ms"]]
+    sizes = [int(size) for size in found["memory_bytes"]]
+    return {
+        "seconds": seconds,
+        "events_per_s": min(written / seconds, PER_S),
+        "p50_ms": beats[len(beats) // 2],
+        "p99_ms": beats[int(len(beats) * 0.99)],
+        "most_ms": beats[-1],
+        "grown_bytes": sizes[-1] - sizes[len(sizes) // 6],
+        "torch": bool(found["torch"]),
+    }
 
 
 _WRITER = """
@@ -285,40 +213,43 @@ with open(sys.argv[2], "ab", buffering=0) as out:
 """
 
 
-def opening(folder: Path, count: int) -> Opened:
-    """Measure how the app opens a run of `count` events."""
-    path = _run_directory(folder / "opened")
-    (path / session.EVENTS).write_bytes(b"".join(_stream(count)))
-    found = _gauged(folder, path, 0)
+def opening(folder: Path, count: int) -> dict[str, float]:
+    """Measure how the app opens a run of `count` events, from its start until all of it is on the screen."""
+    found = _gauged(folder, _recorded(folder / "opened", count).parent, 0)
     beats = found["beats_ms"]
-    assert isinstance(beats, list)
-    p99 = float(str(beats[int(len(beats) * 0.99)])) if beats else 0.0
-    return Opened(
-        events=count, seconds=float(str(found["opened_s"])), p99_ms=p99, peak_bytes=int(str(found["peak_bytes"]))
-    )
+    p99 = float(beats[int(len(beats) * 0.99)]) if beats else 0.0
+    took_s, peak = float(found["opened_s"]), int(found["peak_bytes"])
+    return {"events": count, "seconds": took_s, "p99_ms": p99, "peak_bytes": peak}
 
 
-def beside(folder: Path, model: str, flags: Sequence[str], pairs: int) -> Attached:
-    """Compile in the order ABBA, where B is with the app attached, `pairs` times.
+def beside(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
+    """Compile in the order ABBA, where B is with the app attached, and compare the steps' log ratios to PyTorch.
 
-    All share one store that a first compile fills, so that the others time only their step.
+    All share one store that a first compile fills, so that the others time only their step. The half width combines
+    the widest interval of either kind. On a machine that others use, a step may not be timed at all.
     """
-    _compile(folder, model, flags, "warm", attached=False)
-    order = [attached for _ in range(pairs) for attached in (False, True, True, False)]
-    steps = tuple(_compile(folder, model, flags, f"r{at}", attached=on) for at, on in enumerate(order))
-    mean = {on: statistics.fmean(step.log_ratio for step in steps if step.attached == on) for on in (False, True)}
-    worst = {on: max(step.half_width for step in steps if step.attached == on) for on in (False, True)}
-    half_width = math.hypot(*worst.values())
-    return Attached(steps=steps, difference=mean[True] - mean[False], half_width=half_width)
+    if not asked.pairs:
+        return {"why": "left out by --pairs 0"}
+    try:
+        _compile(folder, asked, "warm", attached=False)
+        order = (False, True, True, False) * asked.pairs
+        steps = [_compile(folder, asked, f"r{at}", attached=on) for at, on in enumerate(order)]
+    except AgentCompileError as error:
+        return {"why": error.message}
+    without, attached = ([step for step in steps if step["attached"] == on] for on in (False, True))
+    means = [statistics.fmean(step["log_ratio"] for step in some) for some in (without, attached)]
+    half_width = math.hypot(*(max(step["half_width"] for step in some) for some in (without, attached)))
+    difference = means[1] - means[0]
+    same = abs(difference) <= half_width
+    return {"steps": steps, "difference": difference, "half_width": half_width, "same": same}
 
 
-def _compile(folder: Path, model: str, flags: Sequence[str], name: str, *, attached: bool) -> AdmittedStep:
+def _compile(folder: Path, asked: argparse.Namespace, name: str, *, attached: bool) -> dict[str, Any]:
     path = folder / name
     command = ["env", f"AGENTCOMPILE_HOME={folder / 'home'}", sys.executable, "-m", "agentcompile"]
-    asked = [*flags, "--out", str(folder / f"{name}.lock.toml")]
-    process = subprocess.Popen(
-        [*command, "compile", model, *asked, "--run-dir", str(path), "--quiet"], stdout=subprocess.DEVNULL
-    )
+    flags = [f"--context={asked.context}", f"--budget={asked.budget}", f"--threads={asked.threads}"]
+    out = ["--out", str(folder / f"{name}.lock.toml"), "--run-dir", str(path)]
+    process = subprocess.Popen([*command, "compile", asked.model, *flags, *out, "--quiet"], stdout=subprocess.DEVNULL)
     try:
         if attached:
             while process.poll() is None and not (path / session.EVENTS).exists():
@@ -330,17 +261,60 @@ def _compile(folder: Path, model: str, flags: Sequence[str], name: str, *, attac
                 os.write(master, b"q")
                 _drain(master)
         if process.wait():
-            text = f"bench app: the compile of {model} ended with {process.returncode}"
+            text = f"bench app: the compile of {asked.model} ended with {process.returncode}"
             raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="run it by itself to see why")
     finally:
         process.kill()
         process.wait()
-    plan = _plan(path)
-    return AdmittedStep(attached=attached, step_ns=plan.step_ns, log_ratio=plan.log_ratio, half_width=plan.half_width)
+    plan = next(plan for plan in session.RunDirectory.open(path).state().plans if plan.phase == "decode")
+    measured = {"step_ns": plan.step_ns, "log_ratio": plan.log_ratio, "half_width": plan.half_width}
+    return {"attached": attached, **measured}
 
 
-def _plan(path: Path) -> Plan:
-    """Return the decode plan that a finished run admitted."""
-    plans = [plan for plan in session.RunDirectory.open(path).state().plans if plan.phase == "decode"]
-    kept: Plan = decode(Plan, encode(plans[0]))
-    return kept
+_REGIME = Regime(phase="decode", context=(1, 2048))
+_TARGET = Target(kind="cpu", device="made up", arch="x86_64", isa=("avx2",), threads=2, cache_bytes=(1, 2, 3))
+_REPORT = NumericReport(
+    checks=(Check(name="element", ok=True, measured=0.5, allowed=1.0),), error_ratio=1.0, cases=6, repeats=16
+)
+
+
+def _made_up_events() -> Iterator[events.Event]:
+    """Yield events without end: regions, then trials that begin, progress and end; no number was measured."""
+    draw = random.Random(0)
+    ids = [digest("made-up/1", number) for number in range(REGIONS)]
+    yield events.RunStarted(model="made-up", target=_TARGET, options="made up", version="0", budget_trials=10_000)
+    yield events.StageStarted(stage="partition")
+    for number, id in enumerate(ids):
+        kind = f"linear-{number}"
+        yield events.RegionFound(
+            region=id, name=f"{kind}@{id[:6]}", region_kind=kind, regime=_REGIME.name, sites=1 + number % 6,
+            flops=10**6, bytes=10**6, floor_ns=1000.0 + number, share=1 / REGIONS,
+        )  # fmt: skip
+        yield events.SpaceBounded(region=id, templates=2, points=400, rejected=20)
+        yield events.Advised(region=id, adviser="heuristic", head=(f"{kind}/rows(ROWS=4)",), note="a note")
+    yield events.StageStarted(stage="search")
+    number = 0
+    while True:
+        candidate = _candidate(ids[number % REGIONS], number)
+        yield events.TrialStarted(region=candidate.region, candidate=candidate.id, label=candidate.label)
+        for done in range(ROUNDS):
+            yield events.RoundsProgress(region=candidate.region, done=done, total=ROUNDS)
+        yield events.TrialFinished(trial=Trial(candidate=candidate, source="s", verdict=_measured(draw)))
+        number += 1
+
+
+def _candidate(region: str, number: int) -> Candidate:
+    params = (("ROWS", number // REGIONS), ("AHEAD", 2048))
+    return Candidate(
+        region=region, regime=_REGIME, template="linear/rows", template_digest="t", params=params, target="made up"
+    )
+
+
+def _measured(draw: random.Random) -> Measured:
+    log_ratio = draw.gauss(0.4, 0.2)
+    measurement = Measurement(
+        median_ns=round(10_000 * (1.0 + draw.random())), p95_ns=24_000, baseline_ns=30_000, baseline="pytorch",
+        log_ratio=log_ratio, half_width=0.02, comparison="FASTER", rounds=10, dropped=0, processes=1, batch=16,
+        residency="cache", bytes_per_s=1e10,
+    )  # fmt: skip
+    return Measured(report=_REPORT, measurement=measurement)

@@ -44,13 +44,9 @@ def run(arguments: Sequence[str]) -> int:
         print("usage: agentcompile bench RECIPE [ARGUMENTS]\n\nrecipes:")
         for recipe, (_, about) in RECIPES.items():
             print(f"  {recipe:<16} {about}")
-        if not RECIPES:
-            print("  (none yet)")
         return ExitCode.OK if name else ExitCode.USAGE
     if name not in RECIPES:
-        raise AgentCompileError(
-            f"bench: no recipe is called {name!r}", hint=f"recipes: {', '.join(RECIPES) or 'none yet'}"
-        )
+        raise AgentCompileError(f"bench: no recipe is called {name!r}", hint=f"recipes: {', '.join(RECIPES)}")
     module = import_module(f".{RECIPES[name][0]}", __package__)
     recipe_run: Recipe = module.run
     return recipe_run(arguments[1:])

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
@@ -27,14 +28,13 @@ from .harness.records import revision, write_record
 from .harness.serving import Arm, ArmFailed, load_alone
 from .harness.times import Build
 from .harness.trial import LEAST_S, OURS
-from .harness.workload import Workload, make_workload
-from .harness.workloads import load_workloads
+from .harness.workload import Workload
+from .harness.workloads import load_workloads, workload_of
 from .models.locate import MAKERS
 
 ARMS = (OURS, "hf-eager")
 """The arms that read the clock within a generation; the others read it once at the first token."""
 LIMIT = 0.01
-"""The largest overhead allowed, as a share of the time per output token."""
 _MOST_DROPPED = 0.2
 
 
@@ -67,14 +67,17 @@ class Found:
 
 
 def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
-    """Measure and print; return 0 when the interval is within `LIMIT`, 5 when it is above, 7 when it is inconclusive.
+    """Measure and print; return 0 when the interval is within `LIMIT`, 5 when it is above, 7 when it holds it.
 
     Raises:
         AgentCompileError: the user can fix it, or the arm failed.
     """
     asked, begun = _parse(arguments), revision()
     machine = this_machine(resolve({"threads": asked.threads, "target": asked.target}).options)
-    workload = _workload(asked, machine, cache_of(asked))
+    if asked.model not in MAKERS:
+        raise AgentCompileError(f"--model: {asked.model!r}: no such checkpoint", hint=f"one of {', '.join(MAKERS)}")
+    shape, path = load_workloads().shape(asked.workload), MAKERS[asked.model](cache_of(asked) / "presets" / asked.model)
+    workload = workload_of(asked.model, path, shape, asked.mode, seed=asked.seed, kind=machine.target.kind)
     with tempfile.TemporaryDirectory(prefix="overhead.") as logs:
         pairs = _pairs(asked, workload, machine, Path(logs), calm)
     found = summary(pairs)
@@ -148,21 +151,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return asked
 
 
-def _workload(asked: argparse.Namespace, machine: Machine, cache: Path) -> Workload:
-    if asked.model not in MAKERS:
-        raise AgentCompileError(f"--model: {asked.model!r}: no such checkpoint", hint=f"one of {', '.join(MAKERS)}")
-    read = load_workloads()
-    shape, drawn = read.shape(asked.workload), asdict(read.sampling)
-    return make_workload(
-        f"{asked.model}.{shape.name}.{asked.mode}",
-        MAKERS[asked.model](cache / "presets" / asked.model),
-        seed=asked.seed,
-        kind=machine.target.kind,
-        tokens=(shape.prompt, shape.new),
-        sampling=drawn if asked.mode == "sampled" else None,
-    )
-
-
 def _pairs(
     asked: argparse.Namespace, workload: Workload, machine: Machine, logs: Path, calm: Callable[[float], None]
 ) -> list[Pair]:
@@ -180,8 +168,8 @@ def _pairs(
                 say(f"{asked.arm} loaded in {took_s:.1f} s")
                 for number in range(asked.rounds):
                     generator = random.Random(f"{asked.seed}/{process}/{number}")
-                    visits = _visits(arm, workload, generator, judge.ceiling, calm, bearable_on(machine.device))
-                    pair = pair_of(process, *visits, workload.new)
+                    how: dict[str, Any] = {"calm": calm, "bearable": bearable_on(machine.device)}
+                    pair = pair_of(process, *_visits(arm, workload, generator, judge.ceiling, **how), workload.new)
                     found.append(pair)
                     told = f"{pair.collected_s / pair.plain_s - 1:+.2%}" if pair.kept else "disturbed: dropped"
                     say(f"process {process + 1} round {number + 1}: {told}")
@@ -194,20 +182,13 @@ def _pairs(
 
 
 def _visits(
-    arm: Arm,
-    workload: Workload,
-    generator: random.Random,
-    read: Callable[[], object],
-    calm: Callable[[float], None],
-    bearable: float,
+    arm: Arm, workload: Workload, generator: random.Random, read: Callable[[], object], **how: Any
 ) -> tuple[list[Visit], list[Visit]]:
     """Return two visits as the suite collects them and two plain ones, made in the order ABBA or BAAB."""
-    collected: list[Visit] = []
-    plain: list[Visit] = []
+    collected, plain = list[Visit](), list[Visit]()
     first, then = generator.choice(((collected, plain), (plain, collected)))
     for kind in (first, then, then, first):
         if kind is collected:
             read()
-        steady, whole = arm.name == OURS, kind is plain
-        kind.append(visit(arm, workload, LEAST_S, calm, steady=steady, whole=whole, bearable=bearable))
+        kind.append(visit(arm, workload, LEAST_S, steady=arm.name == OURS, whole=kind is plain, **how))
     return collected, plain

@@ -11,7 +11,7 @@ from typing import Any
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.measure.policy import POLICY
 
-from .figures.report import Figure
+from .figures.record import Figure
 from .harness.result import SuiteResult, read_result
 from .report.markdown import brief, device
 from .suite.verdicts import compare_runs
@@ -67,7 +67,6 @@ def _read(results: Path, pattern: str) -> list[dict[str, Any]]:
 
 
 def _steps(run: Mapping[str, Any]) -> Iterator[str]:
-    """Yield tables that say where a decode step of one model spends its time."""
     yield f"`{run['command']}` on {_machine(run['machine'])}; {run['read_bytes_per_s'] / 1e9:.0f} GB/s read;"
     yield f"{run['machine']['toolchain']}; {_revision(run)}. Times reading: over what the bytes of"
     yield "weights and cache take at the read rate of the same process."
@@ -91,7 +90,6 @@ def _steps(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _firsts(run: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a table of TTFT by length of the prompt."""
     yield f"`{run['command']}` on {_machine(run['machine'])}; {_revision(run)}."
     yield ""
     yield f"| {run['model']}: tokens of the prompt | arm | first token, ms | times ours, 95 % interval |"
@@ -105,7 +103,6 @@ def _firsts(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _long(run: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a table of the errors of logits far into the KV cache."""
     yield f"`{run['command']}` on {_machine(run['machine'])}; {_revision(run)}. Beside the model in fp32, the whole"
     yield "vocabulary: the error relative to the logits' norm, the divergence in nats."
     yield ""
@@ -118,7 +115,6 @@ def _long(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _suite(path: Path) -> Iterator[str]:
-    """Yield a table of a suite's or a ladder's arms, and the plot beside its file; its report has more."""
     result, plot = read_result(path), path.with_suffix(".svg")
     yield f"`{result.command}` on {device(result)}; {result.machine.toolchain}; {result.made[:10]},"
     yield f"revision {result.sources(digits=12)}. Speed-up: of the time per token beside the case's baseline, paired by"
@@ -135,7 +131,6 @@ def _suite(path: Path) -> Iterator[str]:
 
 
 def _knows(result: SuiteResult) -> str:
-    """Return the words that say which variance the intervals contain."""
     if (luck := result.luck.get("token")) is not None:
         than = f"{luck:.2g} times what rounds say" if luck > 1 else "no more than rounds say"
         return f"(its variance, as processes differ: {than})"
@@ -145,13 +140,11 @@ def _knows(result: SuiteResult) -> str:
 
 
 def _hosts(result: SuiteResult) -> str:
-    """Return the words that say that cases were timed on several machines; empty when they were not."""
     count = len({timed.machine for case in result.cases for timed in case.rounds if timed.machine})
     return f", on {count} machines of the kind, each case on one" if count > 1 else ""
 
 
 def _again(path: Path, result: SuiteResult, again: Path) -> Iterator[str]:
-    """Yield a paragraph that compares the second run `again` with the run that is shown."""
     report = compare_runs(result, read_result(again), claim=POLICY.claim)
     apart = [f"{row.arm}'s {_TIMES[row.quantity]} in {row.case}" for row in report.apart]
     names = f"`{path.relative_to(_ROOT)}` and `{again.relative_to(_ROOT)}`"
@@ -194,7 +187,6 @@ def _run(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _conditions(run: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the sentences on the machine, the versions and the command of a run."""
     machine, versions = run["machine"], dict[str, str]()
     for part in run["models"].values():
         for found in part["arms"].values():

@@ -8,29 +8,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import evaluator_of
-from agentcompile.options import Options, resolve
-from agentcompile.replay.open import Opened, open_lock
+from agentcompile.options import resolve
+from agentcompile.replay.open import open_lock
 from agentcompile.runs.tables import Table
 
 from .harness.numbers import at_least
 from .harness.records import revision, write_record
 from .harness.stepping import POSITION, Bench
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedStep:
-    """One timed step: the median of its replays, and the bytes that it must read."""
-
-    name: str
-    ns: float
-    bytes: int
+TimedStep = tuple[str, float, int]
+"""A timed step: its name, the median of its replays in ns, and the bytes that it must read."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -52,26 +45,19 @@ def run(arguments: Sequence[str]) -> int:
     begun, opened = revision(), open_lock(asked.lock, options)
     if opened.here.device == "cpu":
         raise AgentCompileError(f"{asked.lock}: is a lock for a CPU", hint="compile with --target cuda:0 first")
-    read = _ceiling(opened, options)
+    with evaluator_of(opened.here, options.seed) as judge:
+        read = judge.ceiling().dram_bytes_per_s
     bench = Bench(opened)
     positions = [int(text) for text in asked.positions.split(",")]
-    by_position = [
-        TimedStep(name=str(at), ns=bench.time(bench.serving(at), at), bytes=bench.bytes(at)) for at in positions
-    ]
+    by_position = [(str(at), bench.time(bench.serving(at), at), bench.bytes(at)) for at in positions]
     at = min(POSITION, opened.lock.model.context - 1)
-    ladder = [
-        TimedStep(name=name, ns=bench.time(program, at, overlap), bytes=bench.bytes(at))
-        for name, program, overlap in bench.ladder()
-    ]
+    ladder = [(name, bench.time(program, at, overlap), bench.bytes(at)) for name, program, overlap in bench.ladder()]
     whole = bench.time(bench.full, at)
     regions = [
-        TimedStep(name=region.name, ns=max(whole - bench.time(without, at), 0.0) / sites, bytes=region.cost.bytes)
+        (region.name, max(whole - bench.time(without, at), 0.0) / sites, region.cost.bytes)
         for region, without, sites in bench.without()
     ]
-    by_batch = [
-        TimedStep(name=str(program.batch), ns=bench.time(program, at), bytes=bench.bytes(at))
-        for program in bench.batches
-    ]
+    by_batch = [(str(program.batch), bench.time(program, at), bench.bytes(at)) for program in bench.batches]
     found = {
         "model": opened.lock.model.name,
         "read_bytes_per_s": read,
@@ -84,33 +70,23 @@ def run(arguments: Sequence[str]) -> int:
     words = ["steps", asked.lock.name, "--positions", asked.positions]
     write_record(asked.out, words, begun, opened.here.target, found)
     bench.trace(asked.trace)
-    for title, rows in (
-        ("position", by_position),
-        ("sequences", by_batch),
-        ("launches", ladder),
-        ("region, a site", regions),
-    ):
+    titles = ("position", "sequences", "launches", "region, a site")
+    for title, rows in zip(titles, (by_position, by_batch, ladder, regions), strict=True):
         print("\n".join(_table(title, rows, read)), end="\n\n")
     return 0
 
 
-def _ceiling(opened: Opened, options: Options) -> float:
-    with evaluator_of(opened.here, options.seed) as judge:
-        return judge.ceiling().dram_bytes_per_s
-
-
 def _rows(rows: Sequence[TimedStep], read: float) -> list[dict[str, Any]]:
     return [
-        {"name": row.name, "ns": round(row.ns), "bytes": row.bytes, "times_floor": row.ns / (1e9 * row.bytes / read)}
-        for row in rows
+        {"name": name, "ns": round(ns), "bytes": size, "times_floor": ns / (1e9 * size / read)}
+        for name, ns, size in rows
     ]
 
 
 def _table(title: str, rows: Sequence[TimedStep], read: float) -> list[str]:
     cells = [
-        (row.name, f"{row.ns / 1e3:.2f}", f"{row.bytes / 1e6:.1f}", f"{row.bytes / max(row.ns, 1):.0f}",
-         f"{row.ns / (1e9 * row.bytes / read):.3f}")
-        for row in rows
-    ]  # fmt: skip
+        (name, f"{ns / 1e3:.2f}", f"{size / 1e6:.1f}", f"{size / max(ns, 1):.0f}", f"{ns / (1e9 * size / read):.3f}")
+        for name, ns, size in rows
+    ]
     heads = (title, "µs", "MB", "GB/s", "× of reading")
     return columns(Table(heads=heads, rows=cells, right=(1, 2, 3, 4)))

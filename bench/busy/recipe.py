@@ -32,7 +32,7 @@ from agentcompile.options import Options, resolve
 from ..harness.course import say
 from ..harness.numbers import at_least, seconds
 from ..harness.records import nameless, revision
-from ..harness.serving import command_of
+from ..harness.times import command_of
 from ..models.locate import MAKERS, SAMPLE
 
 VERSION = 1

@@ -35,10 +35,7 @@ def windows(model: Path) -> list[list[int]]:
 
 
 def divergence(reference: Any, logits: Any) -> Any:
-    """Return KL(reference ‖ logits) of each row in nats, in float64.
-
-    Both arguments are [tokens, vocab]; the result is [tokens].
-    """
+    """Return KL(reference ‖ logits) in nats, in float64: [tokens, vocab] each to [tokens]."""
     import torch
 
     p, q = torch.log_softmax(reference.double(), -1), torch.log_softmax(logits.double(), -1)
@@ -46,10 +43,7 @@ def divergence(reference: Any, logits: Any) -> Any:
 
 
 def losses(logits: Any, ids: Sequence[int]) -> Any:
-    """Return the negative log-likelihood of every next token in nats, in float64.
-
-    `logits` are [tokens, vocab] and `ids` [tokens]; the result is [tokens − 1].
-    """
+    """Return the negative log-likelihood of every next token in nats, in float64: [tokens, vocab] to [tokens − 1]."""
     import torch
 
     return torch.nn.functional.cross_entropy(logits[:-1].double(), torch.tensor(ids[1:]), reduction="none")

@@ -65,9 +65,10 @@ def run(arguments: Sequence[str]) -> int:
     words = ["long", asked.lock.name, "--model", asked.model.name]
     write_record(asked.out, words, begun, machine.target, {"model": asked.model.name, "checkpoints": rows})
     heads = ("position", "error", "PyTorch's", "KL, nats", "PyTorch's")
-    cells = [tuple(_shown(value) for value in row.values()) for row in rows]
-    order = [(cell[0], cell[1], cell[2], cell[3], cell[4]) for cell in cells]
-    print("\n".join(columns(Table(heads=heads, rows=order))))
+    cells = [
+        tuple(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()) for row in rows
+    ]
+    print("\n".join(columns(Table(heads=heads, rows=cells))))
     return 0
 
 
@@ -91,7 +92,3 @@ def _pytorch(
 
 def _error(found: torch.Tensor, reference: torch.Tensor) -> float:
     return float((found - reference).norm() / reference.norm())
-
-
-def _shown(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

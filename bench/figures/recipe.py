@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentcompile.errors import ExitCode
-from agentcompile.evaluation.machine import Machine
+from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.lockfile import read_lock
 from agentcompile.options import DEFAULT_CONTEXT
 
@@ -23,15 +23,14 @@ from ..harness.building import build_of
 from ..harness.course import Course, add_cutting, say
 from ..harness.identity import WorkloadJob
 from ..harness.numbers import at_least
-from ..harness.partial import FIRST_COMPILE, PartialFile, Progress
+from ..harness.partial import PartialFile, Progress
 from ..harness.rates import wait_for_calm
 from ..harness.serving import own_command
 from ..harness.times import Build, Imported, import_time
 from ..harness.trial import LLAMA, OURS, Setup, run_trial
 from ..harness.workload import Workload, make_workload
 from ..models.locate import MAKERS
-from .record import Part, arm_rows, choices_of, figures_of, import_figure, record
-from .report import arm_table, figure_table
+from .record import Part, arm_rows, arm_table, choices_of, figure_table, figures_of, import_figure, record
 
 _ON_GPU = ("hf-eager", "hf-reduce-overhead", "static-reduce-overhead", "static-max-autotune", OURS)
 ARMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -41,7 +40,6 @@ ARMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "cuda": {"qwen3-1.7b": _ON_GPU, "qwen3-4b": _ON_GPU, "llama-3.2-1b": _ON_GPU},
 }
-"""The arms of each checkpoint, by kind of device."""
 LEAST_S: Mapping[str, float] = {"sample": 0.5, "qwen3-0.6b": 0.0}
 """The least time that a visit generates on a CPU, in seconds, by checkpoint.
 
@@ -57,29 +55,30 @@ _EXIT_CODES = (
 
 
 def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
-    """Run the recipe with its own arguments, from the start or, with --resume, from where it was interrupted.
-
-    `calm` is called before every visit and waits until other work leaves the machine alone. Returns 0, also when a
-    figure falls short (the table says so), or 7 (undecided) when --minutes ended the run before all was measured.
-
-    Raises:
-        AgentCompileError: a partial result cannot be resumed.
-        Stopped: a signal ended the run.
-    """
+    """Run the recipe, from the start or with --resume from where it stopped; return 0, or 7 when time was up."""
     asked = _parse(arguments)
-    course = Course.begin(["agentcompile", "bench", "figures", *arguments], asked, asked.target, "figures")
-    jobs = [_job(name, asked, course.machine, course.cache) for name in asked.model]
+    course = Course(["agentcompile", "bench", "figures", *arguments], asked, asked.target, "figures")
+    kind, jobs = course.machine.target.kind, []
+    for name in asked.model:
+        path = MAKERS[name](course.cache / "presets" / name)
+        arms = tuple(arm for arm in ARMS[kind][name] if not asked.arms or arm in asked.arms)
+        jobs.append(WorkloadJob(workload=make_workload(name, path, seed=asked.seed, kind=kind), arms=arms))
     llama = (asked.llama_python or "") if any(LLAMA in job.arms for job in jobs) else ""
     counts = {"rounds": asked.rounds, "processes": asked.processes}
     with course.partial(jobs, {"llama-python": llama}, **counts, lock=asked.lock) as file:
+
+        def find(setup: Setup, _: WorkerEvaluator) -> tuple[Imported, list[Part]]:
+            if (imported := file.content.imported) is None:
+                imported = file.content.imported = import_time()
+                file.keep()
+                say(f"import agentcompile: {imported.median_ms:.1f} ms")
+            for job in jobs:
+                if asked.retry_failed:
+                    file.progress(job.workload.name).forget_failures(asked.rounds * asked.processes)
+            return imported, [_measure(job, asked.lock, setup, file) for job in jobs]
+
         found = course.found(
-            file,
-            lambda setup, _: _find(jobs, asked, file, setup),
-            cases=len(jobs),
-            **counts,
-            llama_python=asked.llama_python,
-            quiet=_quiet(asked.quiet),
-            calm=calm,
+            file, find, cases=len(jobs), **counts, llama_python=asked.llama_python, quiet=_quiet(asked.quiet), calm=calm
         )
         if found is None:
             return ExitCode.UNDECIDED
@@ -132,65 +131,28 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return asked
 
 
-def _job(name: str, asked: argparse.Namespace, machine: Machine, cache: Path) -> WorkloadJob:
-    kind = machine.target.kind
-    workload = make_workload(name, MAKERS[name](cache / "presets" / name), seed=asked.seed, kind=kind)
-    return WorkloadJob(
-        workload=workload, arms=tuple(arm for arm in ARMS[kind][name] if not asked.arms or arm in asked.arms)
-    )
-
-
-def _find(
-    jobs: Sequence[WorkloadJob], asked: argparse.Namespace, file: PartialFile, setup: Setup
-) -> tuple[Imported, list[Part]]:
-    """Measure everything that is not in `file` yet, and keep it there.
-
-    Raises:
-        OutOfTime: the time ran out between two rounds.
-    """
-    if (imported := file.content.imported) is None:
-        imported = file.content.imported = import_time()
-        file.keep()
-        say(f"import agentcompile: {imported.median_ms:.1f} ms")
-    for job in jobs:
-        if asked.retry_failed:
-            file.progress(job.workload.name).forget_failures(asked.rounds * asked.processes)
-    return imported, [_measure(job, asked.lock, setup, file) for job in jobs]
-
-
 def _measure(job: WorkloadJob, lock: Path | None, setup: Setup, file: PartialFile) -> Part:
     workload, progress = job.workload, file.progress(job.workload.name)
     build: Build | None = None
     if lock:
         build = Build(model=workload.model, lock=lock.resolve(), home=None, threads=setup.threads, target=setup.device)
     elif OURS in job.arms:
-        build = build_of(workload.name, workload.model, setup, progress, file.folder)
+        build = build_of(workload.name, workload.model, setup, file)
     if build is not None:
         workload = _with_cache_of(workload, build.lock)
     least_s = LEAST_S[workload.name] if setup.kind == "cpu" else _GPU_LEAST_S
     outcome = run_trial(job.arms, workload, build, least_s, setup, progress.outcome)
-    if OURS in outcome.reasons and (failed := progress.times.get(FIRST_COMPILE)) and failed.reason:
-        outcome.reasons[OURS] = f"compile: {failed.reason}"
+    if OURS in outcome.reasons and progress.failure:
+        outcome.reasons[OURS] = f"compile: {progress.failure}"
     if workload.name == "sample" and OURS in job.arms and not (progress.accuracy or progress.accuracy_reason):
         setup.pause()
         _accuracy(progress, build, setup)
         setup.keep()
-    return Part(
-        workload=workload,
-        arms=job.arms,
-        outcome=outcome,
-        times=progress.times,
-        accuracy=progress.accuracy,
-        accuracy_reason=progress.accuracy_reason,
-        choices=choices_of(build.lock) if build else {},
-    )
+    return Part(workload, job.arms, progress, choices_of(build.lock) if build else {})
 
 
 def _with_cache_of(workload: Workload, lock: Path) -> Workload:
-    """Return the workload with the size in bytes of this lock's KV cache.
-
-    The lock may be for more tokens or sequences than the default.
-    """
+    """Return the workload with the size in bytes of this lock's KV cache, which may be for more tokens or sequences."""
     read = read_lock(lock)
     seats = max((plan.batch for plan in read.plan), default=1)
     return replace(workload, cache_bytes=workload.cache_bytes // DEFAULT_CONTEXT * read.model.context * seats)
@@ -211,10 +173,7 @@ def _accuracy(progress: Progress, build: Build | None, setup: Setup) -> None:
 
 
 def _quiet(path: Path | None) -> Callable[[], AbstractContextManager[object]]:
-    """Return a context factory that holds an exclusive lock on the file `path`; without a path it does nothing.
-
-    Other programs on the machine that honour the lock wait while something is timed.
-    """
+    """Return a context that holds a lock on `path`, if given, so that programs that honour it wait meanwhile."""
     if path is None:
         return nullcontext
 

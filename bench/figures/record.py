@@ -1,54 +1,145 @@
-"""The figures, the rows of the arms' table and the committed JSON record, computed from the measurements."""
+"""The published figures with their targets, the rows of the arms' table and the JSON record, from the measurements."""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+from agentcompile.cli.render import columns
 from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
 from agentcompile.lockfile import LockChoice, read_lock
+from agentcompile.runs.tables import Table
 
-from ..harness.rates import VARIES, Round, bandwidth_share, estimate, first_s, note_of, same_tokens, speedup
+from ..harness.partial import Progress
+from ..harness.rates import VARIES, Round, bandwidth_share, estimate, note_of, same_tokens, speedup
 from ..harness.records import nameless
 from ..harness.result import Interval
 from ..harness.times import Imported, Took
-from ..harness.trial import OURS, Outcome
+from ..harness.trial import OURS
 from ..harness.workload import Workload
-from .report import (
-    BANDWIDTH,
-    FIRST_TOKEN_PEERS,
-    IMPORT_MS,
-    MEMORY,
-    SPEEDUPS,
-    TOKEN_MS,
-    WAITS_S,
-    Figure,
-    accuracy_figures,
-    figure,
-    ratio,
-)
+
+Sense = Literal[">=", "<="]
 
 
-@dataclass(slots=True)
-class Part:
-    """The measurements of one checkpoint."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One published figure. `value` is None when it was not measured, and `note` then says why."""
+
+    model: str
+    name: str
+    sense: Sense
+    target: float
+    unit: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """The upper end of a two-sided 95 % interval, of which `low` is the lower end; None when there is none."""
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """The comparison with the target: `PASS`, `short`, or `-` when there is no value."""
+        if self.value is None:
+            return "-"
+        return "PASS" if (self.value >= self.target if self.sense == ">=" else self.value <= self.target) else "short"
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """The cells of the report's table: the value, its interval and the target."""
+        value = "-" if self.value is None else f"{_number(self.value)} {self.unit}".strip()
+        span = "" if self.low is None else f"{_number(self.low)} … {_number(self.high)}"
+        sign = "≥" if self.sense == ">=" else "≤"
+        return value, span, f"{sign} {_number(self.target)} {self.unit}".strip()
+
+
+SPEEDUPS: Mapping[str, Mapping[str, float]] = {
+    "qwen3-0.6b": {"hf-eager": 2.0, "hf-compile": 1.3, "llama.cpp": 1.2},
+    "sample": {"hf-eager": 6.0, "max-autotune": 2.0},
+    "qwen3-1.7b": {"hf-eager": 12.0, "static-reduce-overhead": 1.5, "static-max-autotune": 1.5},
+    "qwen3-4b": {"hf-eager": 8.0, "static-reduce-overhead": 1.5, "static-max-autotune": 1.5},
+    "llama-3.2-1b": {"hf-eager": 12.0, "static-reduce-overhead": 1.5, "static-max-autotune": 1.5},
+}
+"""The least speedup of the decode rate over each peer, by checkpoint."""
+TOKEN_MS: Mapping[str, float] = {"qwen3-1.7b": 1.0, "qwen3-4b": 2.2, "llama-3.2-1b": 0.69}
+"""The most milliseconds per output token, by checkpoint."""
+FIRST_TOKEN_PEERS = ("static-reduce-overhead", "static-max-autotune")
+"""The peers whose TTFT ours must not exceed on a GPU."""
+MEMORY = 1.1
+"""The most peak memory on a GPU, as a multiple of the bytes of weights and KV cache."""
+BANDWIDTH: Mapping[str, float] = {"qwen3-0.6b": 0.85}
+"""The least share of the measured read bandwidth, by checkpoint."""
+WAITS_S: Mapping[str, Mapping[str, float]] = {
+    "sample": {"first compile": 180.0, "second compile": 20.0, "replay to first token": 5.0},
+    "qwen3-1.7b": {"first compile": 600.0},
+}
+"""The most seconds that each wait may take, by checkpoint."""
+IMPORT_MS = 100.0
+KL_RATIO = 1.25
+LN_PERPLEXITY = 5e-4
+
+
+def figure(
+    model: str, name: str, sense: Sense, target: float, found: Interval | float | None, note: str = "", unit: str = ""
+) -> Figure:
+    """Build a figure from a value or an interval; None for `found` gives a figure without a value."""
+    value, low, high = (found.value, found.low, found.high) if isinstance(found, Interval) else (found, None, None)
+    more = {"value": value, "low": low, "high": high}
+    return Figure(model=model, name=name, sense=sense, target=target, unit=unit, note=note, **more)
+
+
+def ratio(model: str, name: str, target: float, found: Interval | None, note: str = "") -> Figure:
+    """Build a figure that must be at least `target`, from an estimate; it has no value when `found` is None."""
+    return figure(model, name, ">=", target, found, note if found else note or "too few rounds")
+
+
+def accuracy_figures(model: str, found: Mapping[str, Any] | None, note: str) -> list[Figure]:
+    """Return the figures of KL relative to eager's, and of the farthest end of the log perplexity ratio's interval."""
+    kl, far = "KL vs fp32 / eager's", "|ln perplexity ratio|"
+    if found is None:
+        return [figure(model, kl, "<=", KL_RATIO, None, note), figure(model, far, "<=", LN_PERPLEXITY, None, note)]
+    mean, half = found["ln_perplexity_ratio"], found["ln_perplexity_half_width"]
+    told = f"farthest end of {mean - half:+.2e} … {mean + half:+.2e}"
+    return [
+        figure(model, kl, "<=", KL_RATIO, found["kl_ratio"]),
+        figure(model, far, "<=", LN_PERPLEXITY, abs(mean) + half, told),
+    ]
+
+
+def figure_table(figures: Sequence[Figure]) -> list[str]:
+    """Return the aligned lines of a table of figures: value, interval, target, verdict and note of each."""
+    rows = [(figure.model, figure.name, *figure.cells, figure.verdict, figure.note) for figure in figures]
+    heads = ("model", "figure", "found", "95 % interval", "target", "verdict", "note")
+    return columns(Table(heads=heads, rows=rows))
+
+
+def arm_table(rows: Sequence[tuple[str, str, float | None, float | None, str]]) -> list[str]:
+    """Return the aligned lines of a table with rows (model, arm, tokens/s, TTFT in seconds, note)."""
+    heads = ("model", "arm", "tokens/s", "first token, ms", "note")
+    cells = [
+        (model, arm, "-" if rate is None else f"{rate:.1f}", "-" if first is None else f"{first * 1e3:.1f}", note)
+        for model, arm, rate, first, note in rows
+    ]
+    return columns(Table(heads=heads, rows=cells, right=(2, 3)))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2e}" if 0 < abs(value) < 1e-2 else f"{value:.3g}"
+
+
+class Part(NamedTuple):
+    """The measurements of one checkpoint, with what its lock runs by the name of each region of the decode step."""
 
     workload: Workload
     arms: tuple[str, ...]
-    """The arms that were requested."""
-    outcome: Outcome
-    times: dict[str, Took] = field(default_factory=dict)
-    accuracy: Mapping[str, Any] | None = None
-    accuracy_reason: str = ""
-    choices: dict[str, str] = field(default_factory=dict)
-    """What the lock runs for each region of the decode step, by region name."""
+    progress: Progress
+    choices: dict[str, str]
 
 
 def record(
@@ -60,10 +151,7 @@ def record(
     revision: Mapping[str, Any],
     resumed: int,
 ) -> dict[str, Any]:
-    """Build the JSON record of the whole run.
-
-    `revision` is the source revision at its start; `resumed` is how often the run was resumed.
-    """
+    """Build the JSON record of the whole run."""
     return {
         "format": 1,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -86,7 +174,7 @@ def import_figure(imported: Imported) -> Figure:
 
 def figures_of(part: Part) -> list[Figure]:
     """Return every figure that has a target on this checkpoint, whether or not it was measured."""
-    name, rounds, reasons = part.workload.name, part.outcome.rounds, part.outcome.reasons
+    name, rounds, reasons = part.workload.name, part.progress.outcome.rounds, part.progress.outcome.reasons
     figures = []
     share = bandwidth_share(rounds, OURS, part.workload.token_bytes)
     for target in [BANDWIDTH[name]] if name in BANDWIDTH else []:
@@ -96,11 +184,11 @@ def figures_of(part: Part) -> list[Figure]:
         figures.append(ratio(name, f"decode vs {peer}", target, found, _beside(rounds, peer, found, why)))
     figures += _device_figures(part)
     for what, most in WAITS_S.get(name, {}).items():
-        took = part.times.get(what, Took(seconds=None, reason="not measured"))
+        took = part.progress.times.get(what, Took(seconds=None, reason="not measured"))
         figures.append(figure(name, what, "<=", most, took.seconds, took.reason, "s"))
-    figures = [_right(one, part.outcome.agreement) for one in figures]
+    figures = [_right(one, part.progress.outcome.agreement) for one in figures]
     if name == "sample":
-        figures += accuracy_figures(name, part.accuracy, part.accuracy_reason)
+        figures += accuracy_figures(name, part.progress.accuracy, part.progress.accuracy_reason)
     return figures
 
 
@@ -113,25 +201,23 @@ def _right(one: Figure, agreement: Mapping[str, str]) -> Figure:
 
 
 def _beside(rounds: Sequence[Round], peer: str, found: Interval | None, why: str) -> str:
-    """Return the note of a figure that compares with a peer: why it is missing, or that the peer's tokens vary."""
     varies = found is not None and not same_tokens(rounds, peer)
     return "; ".join(filter(None, (why, f"{peer}: {VARIES}" if varies else "")))
 
 
 def _device_figures(part: Part) -> Iterator[Figure]:
-    """Yield the figures of a GPU alone: time per output token, TTFT beside compiled peers, and peak memory."""
-    name, rounds = part.workload.name, part.outcome.rounds
+    name, rounds = part.workload.name, part.progress.outcome.rounds
     if name not in TOKEN_MS:
         return
-    kept, reason = _kept(rounds, OURS), part.outcome.reasons.get(OURS, "")
+    kept, reason = _kept(rounds, OURS), part.progress.outcome.reasons.get(OURS, "")
     spent = estimate([math.log(timed.token_s(OURS) * 1e3) for timed in kept])
     yield figure(name, "time a token", "<=", TOKEN_MS[name], spent, reason or ("" if spent else "too few rounds"), "ms")
     for peer in FIRST_TOKEN_PEERS:
         both = [timed for timed in kept if peer in timed.visits]
-        logs = [math.log(first_s(timed, peer) / first_s(timed, OURS)) for timed in both]
-        why, found = part.outcome.reasons.get(peer, reason), estimate(logs)
+        logs = [math.log(timed.first_s(peer) / timed.first_s(OURS)) for timed in both]
+        why, found = part.progress.outcome.reasons.get(peer, reason), estimate(logs)
         yield ratio(name, f"first token vs {peer}", 1.0, found, _beside(rounds, peer, found, why))
-    held = part.outcome.facts.get(OURS, {}).get("memory_bytes")
+    held = part.progress.outcome.facts.get(OURS, {}).get("memory_bytes")
     least = part.workload.weight_bytes + part.workload.cache_bytes
     times = held / least if isinstance(held, int) else None
     note = "not measured" if times is None else ""
@@ -144,7 +230,7 @@ def arm_rows(part: Part) -> Iterator[tuple[str, str, float | None, float | None,
     Tokens/s and TTFT are medians over the rounds that count, None when there are none. The note says what is wrong or
     varies.
     """
-    outcome = part.outcome
+    outcome = part.progress.outcome
     for arm in part.arms:
         kept = _kept(outcome.rounds, arm)
         disturbed = not kept and any(arm in timed.visits for timed in outcome.rounds)
@@ -174,8 +260,7 @@ def _kept(rounds: Sequence[Round], arm: str) -> list[Round]:
 
 
 def _part_record(part: Part) -> dict[str, Any]:
-    """Build the JSON record of one checkpoint: medians and intervals by arm, and every round."""
-    outcome, workload = part.outcome, part.workload
+    outcome, workload = part.progress.outcome, part.workload
     arms: dict[str, Any] = {}
     for _, arm, rate, first, note in arm_rows(part):
         kept = _kept(outcome.rounds, arm)
@@ -197,8 +282,8 @@ def _part_record(part: Part) -> dict[str, Any]:
         "read_bytes_per_s": median(timed.read_bytes_per_s for timed in outcome.rounds) if outcome.rounds else None,
         "rounds_dropped": sum(timed.contended for timed in outcome.rounds),
         "arms": arms,
-        "times": {name: asdict(took) for name, took in part.times.items()},
-        "accuracy": part.accuracy,
+        "times": {name: asdict(took) for name, took in part.progress.times.items()},
+        "accuracy": part.progress.accuracy,
         "choices": part.choices,
         "rounds": [_round_record(timed) for timed in outcome.rounds],
     }

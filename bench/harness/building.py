@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .partial import FIRST_COMPILE, Progress, digest_of_lock
+from .partial import FIRST_COMPILE, PartialFile, digest_of_lock
 from .times import Build, Took, compile_once, first_token, replay_once
 from .trial import Setup
 
@@ -16,8 +16,7 @@ def build_of(
     name: str,
     model: Path,
     setup: Setup,
-    progress: Progress,
-    above: Path,
+    file: PartialFile,
     *,
     context: int = 0,
     seconds: float = 0,
@@ -28,14 +27,12 @@ def build_of(
     """Time up to four commands on the checkpoint `model`, called `name`, each in a process; return the lock's `Build`.
 
     They are a compile with an empty store, a replay, on a CPU a second compile with the full store, and with a
-    tokenizer a `generate`. The result is None when the first compile made no lock. What `progress` has already is not
-    repeated; a folder in `above` holds its lock and its store. `context` is the lock's number of tokens (0: the
+    tokenizer a `generate`. The result is None when the first compile made no lock. What `file` has already is not
+    repeated; a folder beside it holds its lock and its store. `context` is the lock's number of tokens (0: the
     default), `seconds` bounds the search. Without `waits` only the first compile is done; without `fresh` it uses the
     user's store. `more` are other fields of the `Build`.
-
-    Raises:
-        AgentCompileError: lock or store are not as the first compile left them (usage).
     """
+    progress, above = file.progress(name), file.folder
     if FIRST_COMPILE not in progress.times:
         setup.pause()
         # A fresh folder: a compiler that outlived a killed run may still write to that run's folder.

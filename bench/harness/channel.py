@@ -38,32 +38,11 @@ class Engine(Protocol):
     def facts(self) -> Mapping[str, Any]:
         """Versions and settings for the result file, scalars by name."""
 
-    def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """Continue `ids` greedily by exactly `new` tokens, whatever they are."""
+    def generate(self, ids: Sequence[int], new: int, **drawn: Any) -> Generation:
+        """Continue `ids` by exactly `new` tokens: greedily, or sampled as `drawn` says (temperature, top_p, seed)."""
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
         """Return the tokens of `generate`, untimed, and for each the `count` tokens with the largest logits."""
-
-
-class Whole(Protocol):
-    """The additional method of an arm whose overhead of taking times is measured."""
-
-    def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
-        """Return the tokens of `generate`, or of `sample` with its settings, made without reading any clock."""
-
-
-class Sampler(Protocol):
-    """The additional method of an arm that can sample its tokens."""
-
-    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """Continue `ids` by exactly `new` sampled tokens."""
-
-
-class Looker(Protocol):
-    """The additional method of an arm that can say where its decode step spends its time."""
-
-    def look(self, ids: Sequence[int], new: int) -> Mapping[str, Any]:
-        """Return a `looks.Looked` of continuing `ids` by `new` tokens, as plain values."""
 
 
 Known = dict[tuple[tuple[int, ...], int], list[int]]
@@ -88,7 +67,7 @@ def serve(load: Callable[[Mapping[str, Any]], Engine]) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "look":
-            look = getattr(engine, "look", None)
+            look = getattr(engine, "look", None)  # makes a `looks.Looked` of its own step, as plain values
             reply(look(request["ids"], request["new"]) if look else {"reason": "it cannot say where its time goes"})
         elif request["do"] == "tops":
             tokens, tops = engine.tops(request["ids"], request["new"], request["count"])
@@ -109,14 +88,15 @@ def _timed(engine: Engine, request: Mapping[str, Any], slower: float, known: Kno
     Raises:
         RuntimeError: the arm made another number of tokens than asked for.
     """
-    ids, new, drawn = request["ids"], request["new"], request.get("sampling")
+    ids, new, drawn = request["ids"], request["new"], request.get("sampling") or {}
 
     def make(ids: Sequence[int], new: int) -> Generation:
         if request.get("whole"):
             begin = time.perf_counter()
-            tokens = cast(Whole, engine).whole(ids, new, **(drawn or {}))
+            # The tokens of `generate`, made without reading any clock; arms whose own overhead is measured have it.
+            tokens: list[int] = cast(Any, engine).whole(ids, new, **drawn)
             return Generation(tokens, 0.0, time.perf_counter() - begin)
-        one = cast(Sampler, engine).sample(ids, new, **drawn) if drawn else engine.generate(ids, new)
+        one = engine.generate(ids, new, **drawn)
         if len(one.tokens) != new:  # else the time per token would be wrong
             raise RuntimeError(f"made {len(one.tokens)} tokens where {new} were asked for")
         return _slowed(one, slower) if slower else one
@@ -150,7 +130,6 @@ def _waited(seconds: float) -> float:
 
 
 def _peak_memory_bytes() -> int:
-    """Return this process's peak memory: of the GPU where PyTorch uses one, else of the host."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.max_memory_reserved())

@@ -5,24 +5,26 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import shlex
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypeVar
 
 from agentcompile.cli.exits import Stopped, Terminated
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
-from agentcompile.options import resolve
+from agentcompile.ir.digest import SHORT, digest
+from agentcompile.options import resolve, visible_devices
+from agentcompile.system.gpus import Meter, find_driver
 
-from .environment import environment
 from .found import Samples
 from .identity import WorkloadJob, identity_of
 from .partial import OutOfTime, PartialFile, open_partial
@@ -31,6 +33,9 @@ from .result import Case, SuiteResult, write_result, write_text
 from .trial import Setup
 
 T = TypeVar("T")
+_PACKAGES = ("agentcompile", "torch", "transformers", "triton", "vllm", "llama-cpp-python")
+_GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _OF_THE_RESUMED = ("--resume", "--retry-failed")
 
 
@@ -42,28 +47,18 @@ def add_cutting(parser: argparse.ArgumentParser, *, retries: bool = True) -> Non
         parser.add_argument("--retry-failed", action="store_true", help="with --resume: try again what failed before")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """One run with its options, its machine and its deadline."""
+    """One run with its options, its machine and its deadline; what it can make again is in a folder, `cache`.
 
-    command: tuple[str, ...]
-    """The command that the user typed."""
-    asked: argparse.Namespace
-    machine: Machine
-    begun: Mapping[str, Any]
-    """The revision of the sources when the run began."""
-    until_s: float | None
-    """The time of `time.monotonic` at which the run should stop; None for no limit."""
-    cache: Path
+    The folder is that of --cache, else the one of this name in the user's cache.
+    """
 
-    @classmethod
-    def begin(cls, command: Sequence[str], asked: argparse.Namespace, target: str, cache: str = "bench") -> Course:
-        """Begin a run on `target` now; `cache` names a folder in the user's cache, unless --cache names another."""
-        until_s = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
-        options = resolve({"threads": asked.threads, "target": target}).options
-        made, begun = this_machine(options), revision()
-        folder = cache_of(asked, cache)
-        return cls(command=tuple(command), asked=asked, machine=made, begun=begun, until_s=until_s, cache=folder)
+    def __init__(self, command: Sequence[str], asked: argparse.Namespace, target: str, cache: str = "bench") -> None:
+        self._until_s = None if asked.minutes is None else time.monotonic() + 60 * asked.minutes
+        self._command, self._asked = tuple(command), asked
+        self.machine = this_machine(resolve({"threads": asked.threads, "target": target}).options)
+        self.begun = revision()
+        self.cache = cache_of(asked, cache)
 
     def partial(
         self,
@@ -81,14 +76,14 @@ class Course:
         """
         settings = {
             "device": self.machine.device,
-            "seed": self.asked.seed,
+            "seed": self._asked.seed,
             "rounds": rounds,
             "processes": processes,
             "threads": threads_of(self.machine),
             **more,
         }
         identity = identity_of(jobs, self.machine.target, self.begun, lock=lock, settings=settings)
-        return open_partial(self.cache, identity, resume=self.asked.resume, until_s=self.until_s, say=say)
+        return open_partial(self.cache, identity, resume=self._asked.resume, until_s=self._until_s, say=say)
 
     def found(
         self, file: PartialFile, find: Callable[[Setup, WorkerEvaluator], T], *, cases: int = 1, **settings: Any
@@ -101,18 +96,18 @@ class Course:
         Raises:
             Stopped: a signal ended the run; finished rounds are kept.
         """
-        words = [word for word in self.command if word not in _OF_THE_RESUMED]
+        words = [word for word in self._command if word not in _OF_THE_RESUMED]
         goes_on = "go on with: " + shlex.join([*words, "--resume"])
         try:
             with (
                 tempfile.TemporaryDirectory(prefix="bench.", ignore_cleanup_errors=True) as logs,
-                evaluator_of(self.machine, self.asked.seed) as judge,
+                evaluator_of(self.machine, self._asked.seed) as judge,
             ):
                 given: dict[str, Any] = {"llama_python": None, "quiet": nullcontext, **settings}
                 setup = Setup(
                     threads=threads_of(self.machine),
                     device=self.machine.device,
-                    seed=self.asked.seed,
+                    seed=self._asked.seed,
                     cache=file.path.parent,
                     logs=Path(logs),
                     bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
@@ -125,7 +120,7 @@ class Course:
         except OutOfTime:
             done = sum(len(progress.outcome.rounds) for progress in file.content.models.values())
             rounds = cases * settings["rounds"] * settings["processes"]
-            say(f"stopped after {self.asked.minutes:g} minutes with {done} of {rounds} rounds; {goes_on}")
+            say(f"stopped after {self._asked.minutes:g} minutes with {done} of {rounds} rounds; {goes_on}")
             return None
         except KeyboardInterrupt as ended:
             number = ended.number if isinstance(ended, Terminated) else int(signal.SIGINT)
@@ -134,25 +129,21 @@ class Course:
     def write(
         self, file: PartialFile, cases: Sequence[Case], samples: Mapping[str, Samples], **more: Any
     ) -> tuple[SuiteResult, Path]:
-        """Write the result of a suite or a ladder and, beside it, its single generations; return result and that path.
-
-        Raises:
-            AgentCompileError: a file cannot be written (environment).
-        """
+        """Write a suite's or a ladder's result and, beside it, its single generations; return result and that path."""
         result = SuiteResult(
             made=datetime.now(UTC).isoformat(timespec="seconds"),
-            command=shlex.join(nameless(self.command)),
+            command=shlex.join(nameless(self._command)),
             revision=str(self.begun["revision"]),
             changed_since=bool(self.begun["changed_since"]),
             machine=self.machine.target,
             environment=environment(self.machine, threads_of(self.machine)),
-            seed=self.asked.seed,
+            seed=self._asked.seed,
             resumed=file.content.resumed,
             cases=tuple(cases),
             **more,
         )
-        beside = self.asked.out.with_suffix(".samples.json")
-        write_result(self.asked.out, result)
+        beside = self._asked.out.with_suffix(".samples.json")
+        write_result(self._asked.out, result)
         write_text(beside, json.dumps(samples, separators=(",", ":")) + "\n")
         return result, beside
 
@@ -172,3 +163,26 @@ def threads_of(machine: Machine) -> int:
 def say(text: str) -> None:
     """Print a line of progress to stderr."""
     print(text, file=sys.stderr, flush=True)
+
+
+def host(device: str) -> str:
+    """Return a short digest of this machine and GPU; another machine of the kind, or a reboot, gives another one."""
+    told = {"name": platform.node(), "boot": "", "gpu": ""}
+    with suppress(OSError):
+        told["boot"] = _BOOT.read_text(encoding="ascii").strip()
+    if device != "cpu":
+        told["gpu"] = Meter(device, visible_devices()).identity()
+    return digest("bench-host/1", dict(told))[:SHORT]
+
+
+def environment(machine: Machine, threads: int) -> dict[str, str]:
+    """Return versions and settings by name; those that are not there are left out."""
+    found = {"python": sys.version.split()[0], "threads": str(threads)}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    with suppress(OSError):
+        found["governor"] = _GOVERNOR.read_text(encoding="ascii").strip()
+    if machine.device != "cpu" and (driver := find_driver()) is not None:
+        found["driver"] = driver.version
+    return found

@@ -49,8 +49,8 @@ def draw(logits: Tensor, temperature: float, top_p: float) -> Tensor:
 
 
 def chooser(sampling: Mapping[str, Any] | None) -> Choose:
-    """Return the function that chooses tokens as `sampling` (temperature, top_p) says, greedily for None."""
-    if sampling is None:
+    """Return the function that chooses tokens as `sampling` (temperature, top_p) says, greedily without one."""
+    if not sampling:
         return greedy
     temperature, top_p = float(sampling["temperature"]), float(sampling["top_p"])
 

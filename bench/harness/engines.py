@@ -6,7 +6,6 @@ threads. PyTorch's arms get a KV cache that is just long enough, which favours t
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -37,33 +36,25 @@ class Eager:
             "threads": torch.get_num_threads(),
         }
 
-    def generate(self, ids: Sequence[int], new: int) -> Generation:
+    def generate(self, ids: Sequence[int], new: int, **drawn: Any) -> Generation:
         """Call `generate` once; a streamer, called with the prompt and then with every token, takes the times."""
-        return self._timed(ids, new, do_sample=False)
-
-    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """Make the same call with sampling."""
-        return self._timed(ids, new, **self._drawn({"temperature": temperature, "top_p": top_p, "seed": seed}))
-
-    def _drawn(self, how: Mapping[str, Any]) -> dict[str, Any]:
-        """Seed PyTorch's generator and return sampling arguments for `generate`; greedy ones when `how` is empty."""
-        import torch
-
-        if not how:
-            return {"do_sample": False}
-        torch.manual_seed(how["seed"])
-        return {"do_sample": True, "temperature": how["temperature"], "top_p": how["top_p"], "top_k": 0}
-
-    def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
-        """Make the same call without a streamer, and return the new tokens."""
-        return self._call(ids, new, **self._drawn(how))[0, len(ids) :].tolist()  # type: ignore[no-any-return]
-
-    def _timed(self, ids: Sequence[int], new: int, **how: Any) -> Generation:
-        stamps = _Stamps()
+        how, stamps = self._choosing(drawn), _Stamps()
         begin = time.perf_counter()
         out = self._call(ids, new, streamer=stamps, **how)
         first = stamps.seen[1]
         return Generation(out[0, len(ids) :].tolist(), first - begin, stamps.seen[-1] - first)
+
+    def whole(self, ids: Sequence[int], new: int, **drawn: Any) -> list[int]:
+        """Make the same call without a streamer, and return the new tokens."""
+        return self._call(ids, new, **self._choosing(drawn))[0, len(ids) :].tolist()  # type: ignore[no-any-return]
+
+    def _choosing(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
+        import torch
+
+        if not drawn:
+            return {"do_sample": False}
+        torch.manual_seed(drawn["seed"])
+        return {"do_sample": True, "temperature": drawn["temperature"], "top_p": drawn["top_p"], "top_k": 0}
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
         """Return the new tokens of one greedy call and, from each step's raw logits, the `count` likeliest tokens."""
@@ -95,112 +86,6 @@ class _Stamps:
         """Do nothing at the end of the generation."""
 
 
-class Compiled:
-    """The decode step over a static KV cache under `torch.compile` with frozen weights; the prefill runs eagerly."""
-
-    def __init__(self, request: Mapping[str, Any], mode: str | None) -> None:
-        import torch
-        import torch._inductor.config as inductor
-        import transformers
-
-        torch.set_num_threads(request["threads"])
-        self._device = request.get("device", "cpu")
-        inductor.freezing = self._device == "cpu"
-        self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            request["model"], dtype=torch.bfloat16, attn_implementation="sdpa"
-        ).to(self._device)
-        self._cache: Any = transformers.StaticCache(config=self._model.config, max_cache_len=request["context"])
-        self._mode = mode
-        self._compiled: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {}
-        self.facts = {
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "mode": mode or "default",
-            "freezing": inductor.freezing,
-            "cache_tokens": request["context"],
-            "threads": torch.get_num_threads(),
-        }
-        for length in request.get("prompts", (3,)):
-            self.generate([1] * length, 8)
-            if drawn := request.get("sampling"):
-                self.sample([1] * length, 8, **drawn)
-
-    def _forward(self, token: Any) -> Any:
-        """Map tokens [1, T] to the last one's logits [1, vocab]."""
-        return self._model(input_ids=token, past_key_values=self._cache, use_cache=True, logits_to_keep=1).logits[:, -1]
-
-    def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """Generate greedily in a plain loop around the compiled step, without the overhead of HF `generate`."""
-        return self._timed(ids, new, self._choosing(None))
-
-    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """Generate in the same loop around a compiled step that samples."""
-        import torch
-
-        torch.manual_seed(seed)
-        return self._timed(ids, new, self._choosing({"temperature": temperature, "top_p": top_p}))
-
-    def _choosing(self, sampling: Mapping[str, Any] | None) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-        """Return two functions, compiled once per `sampling`: logits to token, and a token to the next and logits."""
-        import torch
-
-        from .drawing import chooser
-
-        key = json.dumps(sampling, sort_keys=True)
-        if key not in self._compiled:
-            choose = chooser(sampling)
-
-            def step(token: Any) -> tuple[Any, Any]:
-                logits = self._forward(token)
-                return choose(logits), logits
-
-            how: dict[str, Any] = {"mode": self._mode, "fullgraph": True, "dynamic": False}
-            first = torch.compile(choose, **how) if sampling else choose
-            self._compiled[key] = (first, torch.compile(step, **how))
-        return self._compiled[key]
-
-    def _timed(
-        self, ids: Sequence[int], new: int, choosing: tuple[Callable[[Any], Any], Callable[[Any], Any]]
-    ) -> Generation:
-        import torch
-
-        choose, step = choosing
-        with torch.inference_mode():
-            begin = time.perf_counter()
-            token, _ = self._prompt(ids, choose)
-            tokens = [int(token)]
-            first = time.perf_counter()
-            for _ in range(new - 1):
-                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                token, _ = step(token.clone())
-                tokens.append(int(token))
-            return Generation(tokens, first - begin, time.perf_counter() - first)
-
-    def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
-        """Return the new tokens and the `count` likeliest tokens of each step, by the compiled step's logits."""
-        import torch
-
-        choose, step = self._choosing(None)
-        with torch.inference_mode():
-            token, logits = self._prompt(ids, choose)
-            tokens, tops = [int(token)], [logits[0].float().topk(count).indices.tolist()]
-            for _ in range(new - 1):
-                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                token, logits = step(token.clone())
-                tokens.append(int(token))
-                tops.append(logits[0].float().topk(count).indices.tolist())
-        return tokens, tops
-
-    def _prompt(self, ids: Sequence[int], choose: Callable[[Any], Any]) -> tuple[Any, Any]:
-        import torch
-
-        self._cache.reset()
-        logits = self._forward(torch.tensor([ids], device=self._device))
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        # A clone, since the layout of the step's first input must not change from one call to the next.
-        return choose(logits).clone(), logits
-
-
 class Ours:
     """A lock, loaded as a user loads it; the times are taken here, not by the model."""
 
@@ -221,28 +106,20 @@ class Ours:
                 self.generate([1] * length, 16)
             self.facts["memory_bytes"] = torch.cuda.max_memory_allocated()
 
-    def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """Generate greedily through `stream`, whose first piece holds the first token and whose last ends it."""
-        return self._timed(ids, new)
-
-    def whole(self, ids: Sequence[int], new: int, **how: Any) -> list[int]:
-        """Generate through the same stream without times, and return the new tokens."""
-        pieces = self._model.stream(ids, max_new_tokens=new, ignore_eos=True, **how)
-        return [token for piece in pieces for token in piece.tokens]
-
-    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """Generate through the same stream with sampling."""
-        return self._timed(ids, new, temperature=temperature, top_p=top_p, seed=seed)
-
-    def _timed(self, ids: Sequence[int], new: int, **how: Any) -> Generation:
+    def generate(self, ids: Sequence[int], new: int, **drawn: Any) -> Generation:
+        """Generate through `stream`, whose first piece holds the first token and whose last ends it."""
         tokens: list[int] = []
-        begin = time.perf_counter()
-        first = last = begin
-        for piece in self._model.stream(ids, max_new_tokens=new, ignore_eos=True, **how):
+        begin = first = last = time.perf_counter()
+        for piece in self._model.stream(ids, max_new_tokens=new, ignore_eos=True, **drawn):
             last = time.perf_counter()
             first = last if not tokens else first
             tokens += piece.tokens
         return Generation(tokens, first - begin, last - first)
+
+    def whole(self, ids: Sequence[int], new: int, **drawn: Any) -> list[int]:
+        """Generate through the same stream without times, and return the new tokens."""
+        pieces = self._model.stream(ids, max_new_tokens=new, ignore_eos=True, **drawn)
+        return [token for piece in pieces for token in piece.tokens]
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
         """Return greedy tokens and the `count` likeliest of each step, by teacher-forced logits of the decode step."""
@@ -253,11 +130,12 @@ class Ours:
         return tokens, logits.topk(count).indices.tolist()
 
 
-def _static(mode: str, *, gpt_fast: bool = False) -> Callable[[Mapping[str, Any]], Engine]:
+def _compiled(arm: str, mode: str | None, **how: bool) -> Callable[[Mapping[str, Any]], Engine]:
     def load(request: Mapping[str, Any]) -> Engine:
-        from .static_decoder import Static
+        from . import static_decoder
 
-        return Static(request, mode, gpt_fast=gpt_fast)
+        engine: Engine = getattr(static_decoder, arm)(request, mode, **how)
+        return engine
 
     return load
 
@@ -265,12 +143,12 @@ def _static(mode: str, *, gpt_fast: bool = False) -> Callable[[Mapping[str, Any]
 ENGINES: Mapping[str, Callable[[Mapping[str, Any]], Engine]] = {
     "fp32": lambda request: Eager({**request, "dtype": "fp32"}),
     "hf-eager": Eager,
-    "hf-compile": lambda request: Compiled(request, None),
-    "hf-reduce-overhead": lambda request: Compiled(request, "reduce-overhead"),
-    "max-autotune": lambda request: Compiled(request, "max-autotune"),
-    "static-reduce-overhead": _static("reduce-overhead"),
-    "static-max-autotune": _static("max-autotune"),
-    "gpt-fast": _static("reduce-overhead", gpt_fast=True),
+    "hf-compile": _compiled("Compiled", None),
+    "hf-reduce-overhead": _compiled("Compiled", "reduce-overhead"),
+    "max-autotune": _compiled("Compiled", "max-autotune"),
+    "static-reduce-overhead": _compiled("Static", "reduce-overhead"),
+    "static-max-autotune": _compiled("Static", "max-autotune"),
+    "gpt-fast": _compiled("Static", "reduce-overhead", gpt_fast=True),
     "agentcompile": Ours,
 }
 """The engine of each arm; `fp32` is the reference against which the other arms' tokens are checked."""

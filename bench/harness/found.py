@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean, median
+from statistics import median
 
 from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Ceiling, Residency
-from agentcompile.lockfile import Lock, LockChoice
 from agentcompile.replay.open import Opened
 
 from .means import QUANTITIES, Quantity, logs_of, luck_of, speedups
-from .rates import Round, Visit, estimate, first_s, same_tokens
+from .rates import Round, estimate, same_tokens
 from .result import ArmResult, Case, Floor, Interval, Mode, RegionShare, RoundTimes, Spread, State, samples_digest
 from .trial import CHECKED_TOKENS, FP32, Outcome
 from .workload import Workload
@@ -98,8 +97,8 @@ def _arm(
     firsts = [first for visit in visits for first in visit.firsts_s]
     rests = [rest for visit in visits for rest in visit.rests_s]
     tokens = spread([rest / (asked.new - 1) for rest in rests])
-    both = [timed for timed in kept if name in timed.visits and baseline in timed.visits]
-    beside = both if name != baseline else []
+    drawn = [visit.joules for visit in visits if visit.joules is not None]
+    beside = [timed for timed in kept if name in timed.visits and baseline in timed.visits and name != baseline]
     return ArmResult(
         name=name,
         state=state,
@@ -112,19 +111,16 @@ def _arm(
         peak_memory_bytes=max(visit.peak_memory_bytes for visit in visits) or None,
         load_s=load_s,
         compile_s=compile_s,
-        joules_per_token=_joules_per_token(visits, asked.new),
+        # Over the visits' new tokens, their prompts and warm-up included; None where it is not known of all.
+        joules_per_token=sum(drawn) / (asked.new * sum(one.generations for one in visits))
+        if len(drawn) == len(visits)
+        else None,
         agrees=wrong,
         same=same,
         times_floor=tokens.median / floor.token_s if floor else None,
         speedup=estimate([math.log(timed.token_s(baseline) / timed.token_s(name)) for timed in beside]),
-        first_speedup=estimate([math.log(first_s(timed, baseline) / first_s(timed, name)) for timed in beside]),
+        first_speedup=estimate([math.log(timed.first_s(baseline) / timed.first_s(name)) for timed in beside]),
     )
-
-
-def _joules_per_token(visits: Sequence[Visit], new: int) -> float | None:
-    """Return the energy of the visits, prompts and warm-up included, over their new tokens; None if unknown."""
-    drawn = [visit.joules for visit in visits if visit.joules is not None]
-    return sum(drawn) / (new * sum(visit.generations for visit in visits)) if len(drawn) == len(visits) else None
 
 
 def _state(absent: str, failed: str, wrong: str, timed: bool) -> tuple[State, str]:
@@ -148,7 +144,7 @@ def _times(timed: Round) -> RoundTimes:
         process=timed.process,
         kept=not timed.contended,
         token_s={name: timed.token_s(name) for name in timed.visits},
-        first_s={name: fmean(visit.first_s for visit in pair) for name, pair in timed.visits.items()},
+        first_s={name: timed.first_s(name) for name in timed.visits},
         read_bytes_per_s=timed.read_bytes_per_s,
         machine=timed.machine,
         others=max((visit.others for pair in timed.visits.values() for visit in pair), default=0.0),
@@ -161,18 +157,15 @@ def widened(cases: Sequence[Case]) -> tuple[tuple[Case, ...], dict[str, float]]:
 
     A quantity of which too few arms have more than one process has no entry, and its intervals stay as they are.
     """
-    luck: dict[str, float] = {}
-    for quantity in QUANTITIES:
-        if (factor := luck_of(speedups(cases, quantity))) is not None:
-            luck[quantity] = factor
+    factors = {quantity: luck_of(speedups(cases, quantity)) for quantity in QUANTITIES}
     found = []
     for case in cases:
         arms = []
         for arm in case.arms:
-            token, first = (_widened(case, arm, quantity, luck.get(quantity)) for quantity in QUANTITIES)
+            token, first = (_widened(case, arm, quantity, factors[quantity]) for quantity in QUANTITIES)
             arms.append(replace(arm, speedup=token, first_speedup=first))
         found.append(replace(case, arms=tuple(arms)))
-    return tuple(found), luck
+    return tuple(found), {quantity: factor for quantity, factor in factors.items() if factor is not None}
 
 
 def _widened(case: Case, arm: ArmResult, quantity: Quantity, luck: float | None) -> Interval | None:
@@ -202,12 +195,13 @@ def region_shares(opened: Opened, ceiling: Ceiling, residency: Residency) -> tup
     known = {job.region.id: job.region for job in opened.jobs}
     measured = {one.region: one for one in lock.evidence.regions}
     found = []
-    for choice in _first_decode(lock):
+    for choice in next((plan.choices for plan in lock.plan if plan.phase == "decode"), ()):
         evidence = measured.get(choice.region)
         if evidence is None:
             continue
         region = known.get(choice.region)
         kernel = choice.use == "kernel"
+        params = ", ".join(f"{name}={value}" for name, value in choice.params.items())
         found.append(
             RegionShare(
                 name=choice.name,
@@ -215,19 +209,7 @@ def region_shares(opened: Opened, ceiling: Ceiling, residency: Residency) -> tup
                 sites=choice.sites,
                 ns=float(evidence.median_ns if kernel else evidence.baseline_ns),
                 floor_ns=region.floor_ns(ceiling, residency) if region else 0.0,
-                choice=_told(choice) if kernel else "pytorch",
+                choice=(f"{choice.template}({params})" if params else choice.template) if kernel else "pytorch",
             )
         )
     return tuple(sorted(found, key=lambda one: -one.ns * one.sites))
-
-
-def _first_decode(lock: Lock) -> Iterator[LockChoice]:
-    for plan in lock.plan:
-        if plan.phase == "decode":
-            yield from plan.choices
-            return
-
-
-def _told(choice: LockChoice) -> str:
-    inner = ", ".join(f"{name}={value}" for name, value in choice.params.items())
-    return f"{choice.template}({inner})" if inner else choice.template

@@ -42,24 +42,21 @@ def identity_of(
     lock: Path | None,
     settings: Mapping[str, object],
 ) -> Identity:
-    """Return the facts of a run; `settings` are its plain ones (device, seed, rounds, …) by name, shown as text.
-
-    Raises:
-        AgentCompileError: there is a lock and it cannot be read.
-    """
+    """Return the facts of a run; `settings` are its plain ones (device, seed, rounds, …) by name, shown as text."""
     machine = encode(target)
     assert isinstance(machine, dict)
+    name = str(revision["revision"])
     return {
         "models": ",".join(job.workload.name for job in jobs),
-        **{name: str(value) for name, value in settings.items()},
+        **{fact: str(value) for fact, value in settings.items()},
         "lock": read_lock(lock).content_hash if lock else "",
         **{fact: value for job in jobs for fact, value in _of_job(job).items()},
-        **{f"target.{name}": canonical(value).decode() for name, value in machine.items()},
+        **{f"target.{fact}": canonical(value).decode() for fact, value in machine.items()},
         "python": sys.version.split()[0],
         "torch": version("torch"),
         "transformers": version("transformers"),
         "agentcompile": agentcompile.__version__,
-        "revision": _revision(revision),
+        "revision": name if name and not revision["changed_since"] else f"{name}+{_sources_digest()[:SHORT]}",
     }
 
 
@@ -90,14 +87,7 @@ def _of_job(job: WorkloadJob) -> Identity:
     }
 
 
-def _revision(revision: Mapping[str, Any]) -> str:
-    """Return the git revision, with a digest of the sources where they changed since or there is no revision."""
-    name = str(revision["revision"])
-    return name if name and not revision["changed_since"] else f"{name}+{_sources_digest()[:SHORT]}"
-
-
 def _sources_digest() -> str:
-    """Return the digest of every source and settings file of compiler, recipes and templates, by path."""
     compiler, recipes = Path(agentcompile.__file__).parent, Path(__file__).resolve().parents[1]
     with importlib.resources.as_file(importlib.resources.files("agentcompile.templates")) as templates:
         files = {

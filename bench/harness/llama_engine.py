@@ -42,19 +42,17 @@ class Llama:
             "weights": "bf16",
         }
 
-    def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """Decode the prompt as one batch, then greedily one token at a time."""
-        return self._timed(ids, new, self._largest)
-
-    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """Generate in the same loop with llama.cpp's chain of samplers: temperature, top-p, the draw."""
+    def generate(self, ids: Sequence[int], new: int, **drawn: Any) -> Generation:
+        """Decode the prompt as one batch, then a token at a time: the likeliest, or by llama.cpp's samplers."""
+        if not drawn:
+            return self._timed(ids, new, self._largest)
         c = self._c
         chain = c.llama_sampler_chain_init(c.llama_sampler_chain_default_params())
         try:
             for sampler in (
-                c.llama_sampler_init_temp(temperature),
-                c.llama_sampler_init_top_p(top_p, 1),
-                c.llama_sampler_init_dist(seed),
+                c.llama_sampler_init_temp(drawn["temperature"]),
+                c.llama_sampler_init_top_p(drawn["top_p"], 1),
+                c.llama_sampler_init_dist(drawn["seed"]),
             ):
                 c.llama_sampler_chain_add(chain, sampler)  # which then frees it
             return self._timed(ids, new, lambda: int(c.llama_sampler_sample(chain, self._context, -1)))

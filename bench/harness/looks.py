@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -12,7 +12,6 @@ class PartTime:
 
     kind: str
     ns: float
-    """Time that it takes of one token."""
     sites: int
     covers: str = ""
     """The operators of the captured graph that it replaces, as `ranges` writes them; empty where that is not known."""
@@ -27,7 +26,6 @@ class Looked:
     parts: tuple[PartTime, ...] = ()
     """The parts of the step; time that none of them takes is loops, launches, waits and the end of the step."""
     how: str = ""
-    """How the parts were timed, for people."""
     reason: str = ""
     """Why there are no parts; empty when there are."""
 
@@ -44,15 +42,6 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def numbers_in(text: str) -> frozenset[int]:
-    """Return the numbers in a text that `ranges` wrote.
-
-    Raises:
-        ValueError: the text is something else.
-    """
-    return frozenset(_numbers(text))
-
-
-def _numbers(text: str) -> Iterator[int]:
-    for run in text.split(",") if text else ():
-        first, _, last = run.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+    """Return the numbers in a text that `ranges` wrote."""
+    runs = (run.partition("-") for run in text.split(",") if text)
+    return frozenset(number for first, _, last in runs for number in range(int(first), int(last or first) + 1))

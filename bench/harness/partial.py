@@ -29,12 +29,10 @@ from .times import Build, Imported, Took
 from .trial import Outcome
 
 VERSION = 1
-"""The version of the file's format; files of other versions are refused."""
 FIRST_COMPILE = "first compile"
 """The name of the start-up time whose command writes a lock."""
 
 Accuracy = dict[str, int | float | str | dict[str, float]]
-"""The result of `accuracy.measure`."""
 
 
 class OutOfTime(Exception):
@@ -46,7 +44,6 @@ class Progress:
     """The results so far for one checkpoint."""
 
     times: dict[str, Took] = field(default_factory=dict)
-    """Times that a user waits for, by name."""
     folder: str = ""
     """Name of the folder, below the file's folder, with the lock and the store of the first compilation."""
     lock: str = ""
@@ -54,7 +51,12 @@ class Progress:
     outcome: Outcome = field(default_factory=Outcome)
     accuracy: Accuracy | None = None
     accuracy_reason: str = ""
-    """Why the accuracy could not be measured; empty when it was measured or not tried yet."""
+
+    @property
+    def failure(self) -> str:
+        """Why the first compilation made no lock; empty when it made one or was not tried."""
+        took = self.times.get(FIRST_COMPILE)
+        return took.reason if took else ""
 
     def check(self, build: Build) -> None:
         """Check that lock and store are as the first compilation left them.
@@ -75,8 +77,7 @@ class Progress:
         self.accuracy_reason = ""
         if len(self.outcome.rounds) < rounds:
             self.outcome.reasons = {}
-            first = self.times.get(FIRST_COMPILE)
-            if first is not None and first.reason:
+            if self.failure:
                 self.times = {}
         self.times = {name: took for name, took in self.times.items() if name == FIRST_COMPILE or not took.reason}
 
@@ -99,28 +100,19 @@ class Partial:
     version: int = VERSION
     identity: Identity
     resumed: int = 0
-    """How many times the run was resumed."""
     imported: Imported | None = None
     models: dict[str, Progress] = field(default_factory=dict)
-    """The results by name of the checkpoint."""
 
 
+@dataclass(slots=True)
 class PartialFile:
     """The only writer of a run's partial result: change `content`, then call `keep`."""
 
-    def __init__(
-        self,
-        path: Path,
-        content: Partial,
-        *,
-        until_s: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.path = path
-        self.content = content
-        self._until_s = until_s
-        self._clock = clock
-        self._kept = 0
+    path: Path
+    content: Partial
+    until_s: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    kept: int = 0
 
     @property
     def folder(self) -> Path:
@@ -145,13 +137,9 @@ class PartialFile:
             raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
 
     def keep(self) -> None:
-        """Write the content after something was found; it is on disk when this returns.
-
-        Raises:
-            AgentCompileError: the file cannot be written (environment).
-        """
+        """Write the content after something was found; it is on disk when this returns."""
         self.write()
-        self._kept += 1
+        self.kept += 1
 
     def pause(self) -> None:
         """Stop here if the run's own time is up; to be called before anything that takes long.
@@ -162,7 +150,7 @@ class PartialFile:
         Raises:
             OutOfTime: the run's own time is up, and something was kept in this turn.
         """
-        if self._until_s is not None and self._kept and self._clock() >= self._until_s:
+        if self.until_s is not None and self.kept and self.clock() >= self.until_s:
             raise OutOfTime
 
     def remove(self) -> None:
@@ -191,7 +179,11 @@ def open_partial(
         if content is None:
             if resume:
                 say(f"{cache}: no run was cut there; this one begins")
-            _empty(folder)
+            for left in folder.iterdir():  # the folder itself stays, as it is locked
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink()
             content = Partial(identity=identity)
         else:
             content.resumed += 1
@@ -229,44 +221,31 @@ def digest_of_lock(lock: Path) -> str:
 
 
 def _content(path: Path, identity: Identity) -> Partial | None:
-    """Return what an interrupted run of this identity left; None when no run on its checkpoints and device left any.
-
-    Raises:
-        AgentCompileError: the file is damaged, or only runs that differ from this one left something (usage).
-    """
     if path.exists():
         content = read_partial(path)
         found = [(path, differences(content.identity, identity))]
     else:
         content = None
-        found = sorted(_alike(path.parent, identity), key=lambda one: len(one[1]))
+        found = []
+        for other in sorted(path.parent.glob("figures-*.json")):
+            with suppress(AgentCompileError):  # a damaged file of another run is skipped
+                there = read_partial(other).identity
+                if all(there.get(fact) == identity[fact] for fact in SAME_SUBJECT):
+                    found.append((other, differences(there, identity)))
+        found.sort(key=lambda one: len(one[1]))
     if found and (others := found[0][1]):
         text = f"--resume: {found[0][0]} is of another run: {'; '.join(others)}"
         raise AgentCompileError(text, hint="give what it was begun with, or leave --resume out to begin anew")
     return content
 
 
-def _alike(cache: Path, identity: Identity) -> Iterator[tuple[Path, list[str]]]:
-    """Yield the partial results for the same checkpoints and device, each with its differences from `identity`."""
-    for path in sorted(cache.glob("figures-*.json")):
-        with suppress(AgentCompileError):  # a damaged file of another run is skipped
-            there = read_partial(path).identity
-            if all(there.get(fact) == identity[fact] for fact in SAME_SUBJECT):
-                yield path, differences(there, identity)
-
-
 @contextmanager
 def _held(folder: Path) -> Iterator[Path]:
-    """Make the folder and lock it against other processes of the same run; the kernel unlocks it if this one dies.
-
-    Raises:
-        AgentCompileError: another process has locked it (environment).
-    """
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # which the kernel undoes if this process dies
         except OSError as error:
             text = f"{folder}: another process makes the same figures here"
             hint = "wait for it, stop it, or name another folder with --cache"
@@ -276,12 +255,3 @@ def _held(folder: Path) -> Iterator[Path]:
         with suppress(OSError):  # the folder is not empty, or it was removed with the file
             folder.rmdir()
         os.close(handle)
-
-
-def _empty(folder: Path) -> None:
-    """Delete everything in the folder, but not the folder itself, which is locked."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink()

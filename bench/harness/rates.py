@@ -8,10 +8,9 @@ does not help is dropped whole, so that dropping favours no arm.
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -47,9 +46,7 @@ class Visit:
     """The result of one visit; times are medians over its generations."""
 
     first_s: float
-    """Time to the first new token."""
     token_s: float
-    """Time from one new token to the next."""
     generations: int
     waited: float
     """Time that its threads were ready and had no core, over the visit's time; its own doing if no others ran."""
@@ -57,14 +54,11 @@ class Visit:
     """Share of all processors that other processes took meanwhile, the host's other guests included."""
     tries: int
     firsts_s: tuple[float, ...] = ()
-    """Time to the first new token of every generation."""
     rests_s: tuple[float, ...] = ()
-    """Time from the first new token to the last of every generation."""
     peak_memory_bytes: int = 0
     joules: float | None = None
     """Energy that the GPU drew from the request to the answer; None where it is not measured."""
     bearable: float = CALM_SHARE
-    """The share of all processors that other processes may take without disturbing the visit."""
     same: bool = True
     """Whether every generation, those of disturbed tries too, gave the tokens of the first one of its process."""
 
@@ -99,10 +93,9 @@ class Round:
         """Return the arm's mean time per token in this round."""
         return fmean(visit.token_s for visit in self.visits[arm])
 
-
-def first_s(timed: Round, arm: str) -> float:
-    """Return the arm's mean time to the first token in a round."""
-    return fmean(visit.first_s for visit in timed.visits[arm])
+    def first_s(self, arm: str) -> float:
+        """Return the arm's mean time to the first token in this round."""
+        return fmean(visit.first_s for visit in self.visits[arm])
 
 
 def same_tokens(rounds: Sequence[Round], arm: str) -> bool:
@@ -141,50 +134,6 @@ def _ticks() -> tuple[int, int]:
         ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n")[0].split()[1:9]]
         return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
     return 0, 0
-
-
-def run_round(
-    process: int,
-    arms: Sequence[Arm],
-    workload: Workload,
-    *,
-    least_s: float,
-    generator: random.Random,
-    quiet: Callable[[], AbstractContextManager[object]],
-    bandwidth: Callable[[], float],
-    beside: str,
-    steady: Callable[[str], bool],
-    calm: Callable[[float], None] = wait_for_calm,
-    joules: Callable[[], float | None] = lambda: None,
-    limit_s: float = LIMIT_S,
-    bearable: float = CALM_SHARE,
-) -> tuple[Round, dict[str, str]]:
-    """Time one round, and return it with the reasons of arms that failed, by name; these are not in the round.
-
-    The bandwidth of a shared host changes within minutes, so it is measured right before each visit to the arm
-    `beside`, or once when that arm is absent. `steady(name)` says whether an arm fails when its tokens vary.
-    """
-    order = list(arms)
-    generator.shuffle(order)
-    seen: dict[str, list[Visit]] = {arm.name: [] for arm in arms}
-    failed: dict[str, str] = {}
-    with quiet():
-        reads = [] if any(arm.name == beside for arm in arms) else [bandwidth()]
-        for arm in [*order, *reversed(order)]:
-            if arm.name in failed or any(visit.long for visit in seen[arm.name]):
-                continue
-            try:
-                if arm.name == beside:
-                    reads.append(bandwidth())
-                promised = steady(arm.name)
-                seen[arm.name].append(
-                    visit(arm, workload, least_s, calm, joules, steady=promised, limit_s=limit_s, bearable=bearable)
-                )
-            except ArmFailed as failure:
-                failed[arm.name] = str(failure)
-                arm.close()  # a hanging arm would disturb the others for the rest of the round
-    visits = {name: tuple(done) for name, done in seen.items() if name not in failed}
-    return Round(process=process, visits=visits, read_bytes_per_s=fmean(reads)), failed
 
 
 def visit(
@@ -272,10 +221,7 @@ def speedup(rounds: Sequence[Round], arm: str, baseline: str) -> Interval | None
 
 
 def bandwidth_share(rounds: Sequence[Round], arm: str, token_bytes: int) -> Interval | None:
-    """Estimate the bytes per second that the arm must read, over the read bandwidth measured in the same round.
-
-    None with fewer than 3 rounds.
-    """
+    """Estimate the bytes per second that the arm must read over the read bandwidth of the same round; None below 3."""
     return estimate([math.log(token_bytes / r.token_s(arm) / r.read_bytes_per_s) for r in _kept(rounds, arm)])
 
 

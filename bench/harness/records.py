@@ -34,12 +34,11 @@ def write_record(
 
 def nameless(words: Sequence[str]) -> list[str]:
     """Return a command's words with every path cut to its last part, so that committed files name no user's folder."""
-    return [_nameless(word) for word in words]
-
-
-def _nameless(word: str) -> str:
-    option, given, path = word.partition("=") if word.startswith("--") else ("", "", word)
-    return option + given + (Path(path).name if "/" in path else path)
+    shown = []
+    for word in words:
+        option, given, path = word.partition("=") if word.startswith("--") else ("", "", word)
+        shown.append(option + given + (Path(path).name if "/" in path else path))
+    return shown
 
 
 def revision() -> dict[str, Any]:

@@ -10,14 +10,13 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .times import Build
+from .times import Build, command_of, environment_of
 
 LOAD_LIMIT_S = 2400.0
 """The time limit of loading: PyTorch takes minutes to compile 28 layers on two cores; later its cache has them."""
@@ -31,16 +30,8 @@ class ArmFailed(Exception):
 
 
 def own_command(module: str, settings: Mapping[str, str]) -> list[str]:
-    """Return the command that runs a module below `bench`, like ``harness.engines``, in our interpreter.
-
-    `settings` are added to the environment.
-    """
+    """Return the command that runs a module below `bench`, like ``harness.engines``, in our interpreter."""
     return command_of(f"{_BENCH}.{module}", settings)
-
-
-def command_of(module: str, settings: Mapping[str, str]) -> list[str]:
-    """Return the command that runs a module in our interpreter with `settings` added to the environment."""
-    return [*_environment(settings), sys.executable, "-m", module]
 
 
 def foreign_command(python: Path, module: str, settings: Mapping[str, str]) -> list[str]:
@@ -51,11 +42,7 @@ def foreign_command(python: Path, module: str, settings: Mapping[str, str]) -> l
     above = Path(__file__).resolve().parents[2]
     run = f"runpy.run_module('bench.harness.{module}', run_name='__main__')"
     code = f"import runpy, sys; sys.path.append({str(above)!r}); {run}"
-    return [*_environment(settings), str(python), "-c", code]
-
-
-def _environment(settings: Mapping[str, str]) -> list[str]:
-    return ["env", *(f"{name}={value}" for name, value in settings.items())]
+    return [*environment_of(settings), str(python), "-c", code]
 
 
 class Arm:
@@ -72,11 +59,7 @@ class Arm:
         self._pending = b""
 
     def load(self, request: Mapping[str, Any], limit_s: float) -> float:
-        """Load the arm and return the seconds that it reports for loading.
-
-        Raises:
-            ArmFailed: the process ended or did not answer within the limit.
-        """
+        """Load the arm and return the seconds that it reports for loading."""
         reply = self.ask(request, limit_s)
         self.facts = reply["facts"]
         return float(reply["load_s"])
@@ -128,7 +111,6 @@ class Arm:
         return line
 
     def _reason(self) -> str:
-        """Return how the process ended, and the last line of its log."""
         code = self._process.wait()
         ended = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         lines = [line for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -106,11 +106,7 @@ class Decoder(nn.Module):
 
         at, config = Checkpoint.open(path), AutoConfig.from_pretrained(str(path))
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = {
-            "heads": config.num_attention_heads,
-            "kv_heads": config.num_key_value_heads,
-            "head_dim": head_dim,
-        }
+        shape = {"heads": config.num_attention_heads, "kv_heads": config.num_key_value_heads, "head_dim": head_dim}
         self.eps = float(config.rms_norm_eps)
         self.layers = nn.ModuleList(
             Layer(at, n, shape, self.eps, context, device) for n in range(config.num_hidden_layers)
@@ -145,13 +141,108 @@ class Decoder(nn.Module):
         return F.linear(F.rms_norm(x[:, -1], x.shape[-1:], w["last"], self.eps), w["head"])
 
 
+class Looped:
+    """A plain loop around an arm's own step, without the overhead of HF `generate`."""
+
+    def _steps(self, ids: Sequence[int], new: int, **drawn: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        """Return an iterator over each new token [1, 1], which stays as it is, and the logits [1, vocab] behind it."""
+        raise NotImplementedError
+
+    def generate(self, ids: Sequence[int], new: int, **drawn: Any) -> Generation:
+        """Generate in the loop, greedily or with sampling within the step."""
+        if drawn:
+            torch.manual_seed(drawn.pop("seed"))
+        steps = self._steps(ids, new, **drawn)
+        with torch.inference_mode():
+            begin = time.perf_counter()
+            tokens = [next(steps)[0]]
+            int(tokens[0])
+            first = time.perf_counter()
+            tokens += [token for token, _ in steps]
+            made = torch.cat(tokens, dim=1)[0].tolist()
+            return Generation(made, first - begin, time.perf_counter() - first)
+
+    def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
+        """Return the greedy tokens and the `count` likeliest tokens of each step, by the step's own logits."""
+        tokens, tops = list[int](), list[list[int]]()
+        with torch.inference_mode():
+            for token, logits in self._steps(ids, new):
+                tokens.append(int(token))
+                tops.append(logits[0].float().topk(count).indices.tolist())
+        return tokens, tops
+
+
+class Compiled(Looped):
+    """The decode step over a static KV cache under `torch.compile` with frozen weights; the prefill runs eagerly."""
+
+    def __init__(self, request: Mapping[str, Any], mode: str | None) -> None:
+        import torch._inductor.config as inductor
+        import transformers
+
+        torch.set_num_threads(request["threads"])
+        self._device = request.get("device", "cpu")
+        inductor.freezing = self._device == "cpu"
+        self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            request["model"], dtype=torch.bfloat16, attn_implementation="sdpa"
+        ).to(self._device)
+        self._cache: Any = transformers.StaticCache(config=self._model.config, max_cache_len=request["context"])
+        self._mode = mode
+        self._compiled: dict[str, tuple[Choose, Callable[[Tensor], tuple[Tensor, Tensor]]]] = {}
+        self.facts = {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "mode": mode or "default",
+            "freezing": inductor.freezing,
+            "cache_tokens": request["context"],
+            "threads": torch.get_num_threads(),
+        }
+        for length in request.get("prompts", (3,)):
+            self.generate([1] * length, 8)
+            if drawn := request.get("sampling"):
+                self.generate([1] * length, 8, **drawn)
+
+    def _forward(self, token: Tensor) -> Tensor:
+        """Map tokens [1, T] to the last one's logits [1, vocab]."""
+        out = self._model(input_ids=token, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
+        logits: Tensor = out.logits[:, -1]
+        return logits
+
+    def _steps(self, ids: Sequence[int], new: int, **drawn: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        key = json.dumps(drawn, sort_keys=True)
+        if key not in self._compiled:
+            choose = chooser(drawn)
+
+            def step(token: Tensor) -> tuple[Tensor, Tensor]:
+                logits = self._forward(token)
+                return choose(logits), logits
+
+            how: dict[str, Any] = {"mode": self._mode, "fullgraph": True, "dynamic": False}
+            first = torch.compile(choose, **how) if drawn else choose
+            self._compiled[key] = (first, torch.compile(step, **how))
+        return self._loop(ids, new, *self._compiled[key])
+
+    def _loop(
+        self, ids: Sequence[int], new: int, choose: Choose, step: Callable[[Tensor], tuple[Tensor, Tensor]]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        self._cache.reset()
+        logits = self._forward(torch.tensor([ids], device=self._device))
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        # A clone, since the layout of the step's first input must not change from one call to the next.
+        token = choose(logits).clone()
+        yield token.cpu(), logits
+        for _ in range(new - 1):
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+            token, logits = step(token.clone())
+            yield token.cpu(), logits  # as a plain loop does, it waits for every token
+
+
 _Step = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """A function from a token [1, 1] and its position [1] to the next token, the next position and logits [1, vocab]."""
 GPT_FAST = "gpt-fast: decode reduce-overhead fullgraph, prompt dynamic, coordinate descent; its rate is of the whole"
 """The protocol that the gpt-fast arm reports: gpt-fast's rate is new tokens over the time with the prompt included."""
 
 
-class Static:
+class Static(Looped):
     """The arm; `mode` is one of `torch.compile`, and `gpt_fast` selects that project's settings instead of our own."""
 
     def __init__(self, request: Mapping[str, Any], mode: str, *, gpt_fast: bool = False) -> None:
@@ -163,7 +254,7 @@ class Static:
             self._device = request["device"]
             self._model = Decoder(Path(request["model"]), request["context"], self._device)
         self._mode, self._gpt_fast = mode, gpt_fast
-        self._steps: dict[str, tuple[Choose, _Step]] = {}
+        self._compiled: dict[str, tuple[Choose, _Step]] = {}
         self._prompts: dict[int, Callable[[Tensor, Tensor], Tensor]] = {}
         self.facts = {
             "torch": torch.__version__,
@@ -176,62 +267,31 @@ class Static:
             for _ in range(3):
                 self.generate([1] * length, 4)
                 if drawn := request.get("sampling"):
-                    self.sample([1] * length, 4, **drawn)
+                    self.generate([1] * length, 4, **drawn)
         if self._device != "cpu":
             self.facts["memory_bytes"] = torch.cuda.max_memory_allocated()
 
-    def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """Generate greedily in a plain loop around the compiled step, without a host sync after the first token."""
-        return self._timed(ids, new, None)
-
-    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """Generate in the same loop around a step that samples within its graph."""
-        torch.manual_seed(seed)
-        return self._timed(ids, new, {"temperature": temperature, "top_p": top_p})
-
-    def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
-        """Return the new tokens and the `count` likeliest tokens of each step, by the compiled step's logits."""
-        choose, step = self._choosing(None)
-        with torch.inference_mode():
-            token, position, logits = self._prompt(ids, choose)
-            tokens, tops = [int(token)], [logits[0].float().topk(count).indices.tolist()]
-            with self._attention():
-                for _ in range(new - 1):
-                    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                    token, position, logits = step(token.clone(), position.clone())
-                    tokens.append(int(token))
-                    tops.append(logits[0].float().topk(count).indices.tolist())
-        return tokens, tops
-
-    def _timed(self, ids: Sequence[int], new: int, sampling: Mapping[str, float] | None) -> Generation:
-        choose, step = self._choosing(sampling)
-        with torch.inference_mode():
-            begin = time.perf_counter()
-            token, position, _ = self._prompt(ids, choose)
-            tokens = [token]
-            int(token)
-            first = time.perf_counter()
-            with self._attention():
-                for _ in range(new - 1):
-                    torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-                    token, position, _ = step(token.clone(), position.clone())
-                    tokens.append(token.clone())
-            made = torch.cat(tokens, dim=1)[0].tolist()
-            return Generation(made, first - begin, time.perf_counter() - first)
-
-    def _choosing(self, sampling: Mapping[str, float] | None) -> tuple[Choose, _Step]:
-        """Return two functions, compiled once per `sampling`: from logits to a token, and the whole step."""
-        key = json.dumps(sampling, sort_keys=True)
-        if key not in self._steps:
-            choose = chooser(sampling)
+    def _steps(self, ids: Sequence[int], new: int, **drawn: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        key = json.dumps(drawn, sort_keys=True)
+        if key not in self._compiled:
+            choose = chooser(drawn)
 
             def step(token: Tensor, position: Tensor) -> tuple[Tensor, Tensor, Tensor]:
                 logits = self._model(token, position)
                 return choose(logits), position + 1, logits
 
             first = torch.compile(choose, mode=self._mode, fullgraph=True)
-            self._steps[key] = (first, torch.compile(step, mode=self._mode, fullgraph=True))
-        return self._steps[key]
+            self._compiled[key] = (first, torch.compile(step, mode=self._mode, fullgraph=True))
+        return self._loop(ids, new, *self._compiled[key])
+
+    def _loop(self, ids: Sequence[int], new: int, choose: Choose, step: _Step) -> Iterator[tuple[Tensor, Tensor]]:
+        token, position, logits = self._prompt(ids, choose)
+        yield token, logits
+        with self._attention():
+            for _ in range(new - 1):
+                torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+                token, position, logits = step(token.clone(), position.clone())
+                yield token.clone(), logits
 
     def _attention(self) -> AbstractContextManager[object]:
         """Return the context of a decode step that selects its attention.
@@ -248,15 +308,11 @@ class Static:
 
         Each length, which is to be warmed up before, has a graph of its own; gpt-fast's graph takes any length.
         """
-        length = len(ids)
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        positions = torch.arange(length, device=self._device)
-        logits = self._graph_of(length)(torch.tensor([list(ids)], device=self._device), positions)
-        return choose(logits).clone(), positions[-1:] + 1, logits.clone()
-
-    def _graph_of(self, length: int) -> Callable[[Tensor, Tensor], Tensor]:
-        key = 0 if self._gpt_fast else length
-        if key not in self._prompts:
+        length = 0 if self._gpt_fast else len(ids)
+        if length not in self._prompts:
             how: dict[str, Any] = {"dynamic": True} if self._gpt_fast else {"mode": self._mode, "dynamic": False}
-            self._prompts[key] = torch.compile(self._model, fullgraph=True, **how)
-        return self._prompts[key]
+            self._prompts[length] = torch.compile(self._model, fullgraph=True, **how)
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        positions = torch.arange(len(ids), device=self._device)
+        logits = self._prompts[length](torch.tensor([list(ids)], device=self._device), positions)
+        return choose(logits).clone(), positions[-1:] + 1, logits.clone()

@@ -8,7 +8,7 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -79,11 +79,9 @@ def import_time(processes: int = 10) -> Imported:
 
 def compile_once(build: Build, out: Path) -> Took:
     """Time `agentcompile compile` with the lock written to `out` and its log beside it."""
-    context = ["--context", str(build.context)] if build.context else []
-    seconds = ["--seconds", f"{build.seconds:g}"] if build.seconds else []
-    budget = ["--budget", str(build.budget)] if build.budget else []
-    choose = ["--choose", build.choose] if build.choose else []
-    words = ["compile", "--out", str(out), *context, *seconds, *budget, *choose, "--quiet"]
+    given = {"context": build.context, "seconds": f"{build.seconds:g}", "budget": build.budget, "choose": build.choose}
+    flags = [word for name, value in given.items() if value not in (0, "", "0") for word in (f"--{name}", str(value))]
+    words = ["compile", "--out", str(out), *flags, "--quiet"]
     return _took(build, words, out.with_suffix(".log"))
 
 
@@ -100,7 +98,9 @@ def first_token(build: Build) -> Took:
     begin = time.monotonic()
     with (
         log.open("wb") as errors,
-        subprocess.Popen(_command(build, words), stdout=subprocess.PIPE, stderr=errors) as process,
+        subprocess.Popen(
+            [*command_of("agentcompile", build.settings), *words], stdout=subprocess.PIPE, stderr=errors
+        ) as process,
     ):
         assert process.stdout is not None
         descriptor, seen = process.stdout.fileno(), b""
@@ -118,13 +118,18 @@ def first_token(build: Build) -> Took:
     return Took(seconds=seconds)
 
 
-def _command(build: Build, words: Sequence[str]) -> list[str]:
-    settings = (f"{name}={value}" for name, value in build.settings.items())
-    return ["env", *settings, sys.executable, "-m", "agentcompile", *words]
+def command_of(module: str, settings: Mapping[str, str]) -> list[str]:
+    """Return the command that runs a module in our interpreter with `settings` added to the environment."""
+    return [*environment_of(settings), sys.executable, "-m", module]
+
+
+def environment_of(settings: Mapping[str, str]) -> list[str]:
+    """Return the words that run the command after them with `settings` added to its environment."""
+    return ["env", *(f"{name}={value}" for name, value in settings.items())]
 
 
 def _took(build: Build, words: Sequence[str], log: Path) -> Took:
-    command = _command(build, words)
+    command = [*command_of("agentcompile", build.settings), *words]
     begin = time.monotonic()
     with log.open("wb") as output:
         try:
@@ -138,7 +143,6 @@ def _took(build: Build, words: Sequence[str], log: Path) -> Took:
 
 
 def _last_line(log: Path) -> str:
-    """Return the last line of a log that starts with `error:`, else its last line, 300 characters at most."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("error:")]
     return (errors or lines or [""])[-1][-300:]

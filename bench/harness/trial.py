@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from statistics import fmean
+from typing import Any, Literal, NamedTuple
 
 from agentcompile.ir.codec import decode
 
 from .looks import Looked
-from .rates import LIMIT_S, Round, Tops, agrees, bearable_on, run_round, wait_for_calm
+from .rates import LIMIT_S, Round, Tops, Visit, agrees, bearable_on, visit, wait_for_calm
 from .serving import LOAD_LIMIT_S, Arm, ArmFailed, foreign_command, own_command
 from .times import Build
 from .twins import kind_of, slower
@@ -31,7 +32,6 @@ CHECKED_TOKENS = 256
 """The most tokens of a generation that are compared with fp32's: the rule needs only the first difference."""
 LLAMA = "llama.cpp"
 NO_LLAMA = "no interpreter with llama_cpp was named (--llama-python)"
-"""The reason that the llama.cpp arm gives without an interpreter."""
 VLLM = "vllm"
 _VLLM_SETTINGS = {
     # One process: its use of the processors then counts as the arm's, and SIGSTOP stops all of it.
@@ -102,11 +102,9 @@ class Setup:
     joules: Callable[[], float | None] = lambda: None
     """Returns the energy that the device has drawn until now, or None where it is not measured."""
     load_limit_s: float = LOAD_LIMIT_S
-    """The time limit of loading, compiling included."""
     limit_s: float = LIMIT_S
     """The time limit of one request; twice as long for likeliest tokens and for looks at the step."""
     builds: Mapping[str, Build] = field(default_factory=dict)
-    """Locks by name of arm, for arms with a lock of their own."""
     machine: str = ""
     """A short digest of this machine, whose rounds are not pooled with another machine's."""
     looks: bool = False
@@ -134,9 +132,7 @@ class Outcome:
     agreement: dict[str, str] = field(default_factory=dict)
     """By arm: empty when its tokens hold the mutual top-5 rule against fp32, else what is wrong."""
     reference: Tops | None = None
-    """The tokens and likeliest tokens of fp32."""
     looked: dict[str, Looked] = field(default_factory=dict)
-    """By arm: where its decode step spends its time."""
     rounds: tuple[Round, ...] = ()
     """All rounds in the order they were timed, process after process."""
 
@@ -145,13 +141,11 @@ class Outcome:
         return sum(timed.process == process for timed in self.rounds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(NamedTuple):
     """One of the two ways in which a trial's processes generate from their prompt: greedily or with sampling."""
 
     workload: Workload
     outcome: Outcome
-    """The outcome that the trial adds to."""
 
 
 def run_trial(
@@ -207,34 +201,52 @@ def _share(part: Part, parts: Sequence[Part]) -> None:
 
 
 def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Setup) -> list[Arm]:
-    """Time a process's missing rounds of one part, and return the arms that are still live."""
-    outcome, workload = part.outcome, part.workload
+    workload, outcome = part
     first = outcome.done(process)
     for number in range(first, setup.rounds):
         if number > first:  # arms that took minutes to load have a round before the run may stop
             setup.pause()
-        timed, failed = run_round(
-            process,
-            arms,
-            workload,
-            least_s=least_s,
-            # A generator for each round: where a run was interrupted does not change the order of later rounds.
-            generator=random.Random(f"{setup.seed}/{process}/{number}"),
-            quiet=setup.quiet,
-            bandwidth=setup.bandwidth,
-            beside=OURS,
-            steady=setup.steady,
-            calm=setup.calm,
-            joules=setup.joules,
-            limit_s=setup.limit_s,
-            bearable=bearable_on(setup.device),
-        )
-        outcome.rounds += (replace(timed, machine=setup.machine),)
+        # A generator for each round: where a run was interrupted does not change the order of later rounds.
+        generator = random.Random(f"{setup.seed}/{process}/{number}")
+        timed, failed = run_round(process, arms, workload, least_s, generator, setup)
+        outcome.rounds += (timed,)
         outcome.reasons |= failed
         setup.keep()
         arms = _without(arms, failed)
-        setup.say(_line(workload, process, number, timed))
+        rates = "  ".join(f"{name} {1 / timed.token_s(name):.1f}" for name in sorted(timed.visits))
+        read = f"read {timed.read_bytes_per_s / 1e9:.1f} GB/s" + ("  contended: dropped" if timed.contended else "")
+        setup.say(f"{workload.name}: process {process + 1} round {number + 1}: {rates} tokens/s  {read}")
     return arms
+
+
+def run_round(
+    process: int, arms: Sequence[Arm], workload: Workload, least_s: float, generator: random.Random, setup: Setup
+) -> tuple[Round, dict[str, str]]:
+    """Time one round, and return it with the reasons of arms that failed, by name; these are not in the round.
+
+    The bandwidth of a shared host changes within minutes, so it is measured right before each visit to our own arm, or
+    once when that arm is absent.
+    """
+    order = list(arms)
+    generator.shuffle(order)
+    seen: dict[str, list[Visit]] = {arm.name: [] for arm in arms}
+    failed: dict[str, str] = {}
+    with setup.quiet():
+        reads = [] if any(arm.name == OURS for arm in arms) else [setup.bandwidth()]
+        for arm in [*order, *reversed(order)]:
+            if arm.name in failed or any(one.long for one in seen[arm.name]):
+                continue
+            if arm.name == OURS:
+                reads.append(setup.bandwidth())
+            try:
+                how: dict[str, Any] = {"limit_s": setup.limit_s, "bearable": bearable_on(setup.device)}
+                steady = setup.steady(arm.name)
+                seen[arm.name].append(visit(arm, workload, least_s, setup.calm, setup.joules, steady=steady, **how))
+            except ArmFailed as failure:
+                failed[arm.name] = str(failure)
+                arm.close()  # a hanging arm would disturb the others for the rest of the round
+    visits = {name: tuple(done) for name, done in seen.items() if name not in failed}
+    return Round(process=process, visits=visits, read_bytes_per_s=fmean(reads), machine=setup.machine), failed
 
 
 def request_for(name: str, workload: Workload, build: Build | None, setup: Setup) -> dict[str, Any]:
@@ -383,10 +395,3 @@ def _without(arms: list[Arm], failed: Mapping[str, str]) -> list[Arm]:
         if arm.name in failed:
             arm.close()
     return [arm for arm in arms if arm.name not in failed]
-
-
-def _line(workload: Workload, process: int, number: int, timed: Round) -> str:
-    rates = "  ".join(f"{name} {1 / timed.token_s(name):.1f}" for name in sorted(timed.visits))
-    read = f"read {timed.read_bytes_per_s / 1e9:.1f} GB/s"
-    state = "  contended: dropped" if timed.contended else ""
-    return f"{workload.name}: process {process + 1} round {number + 1}: {rates} tokens/s  {read}{state}"

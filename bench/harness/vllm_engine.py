@@ -53,18 +53,26 @@ class Vllm:
         for length in request["prompts"]:
             self.generate([1] * length, 8)
             if sampling:
-                self.sample([1] * length, 8, **sampling)
+                self.generate([1] * length, 8, **sampling)
 
-    def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """Generate greedily with one request."""
-        return self._timed(ids, new, temperature=0.0)
+    def generate(self, ids: Sequence[int], new: int, **drawn: Any) -> Generation:
+        """Generate with one request, which samples with the engine's generator where settings are `drawn`.
 
-    def sample(self, ids: Sequence[int], new: int, *, temperature: float, top_p: float, seed: int) -> Generation:
-        """Generate with one request that samples with the engine's generator.
+        The seed is not used here but when the engine loads: a request with a seed would leave the sampler's fast path.
 
-        `seed` is not used here but when the engine loads: a request with a seed would leave the sampler's fast path.
+        Raises:
+            RuntimeError: the engine made another number of tokens.
         """
-        return self._timed(ids, new, temperature=temperature, top_p=top_p)
+        how = {"temperature": drawn["temperature"], "top_p": drawn["top_p"]} if drawn else {"temperature": 0.0}
+        tokens: list[int] = []
+        begin = first = last = time.perf_counter()
+        for output in self._steps(ids, new, **how):
+            last = time.perf_counter()
+            first = last if not tokens else first
+            tokens += output.token_ids
+        if len(tokens) != new:
+            raise RuntimeError(f"vLLM made {len(tokens)} tokens, {new} were asked for")
+        return Generation(tokens, first - begin, last - first)
 
     def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
         """Return the greedy tokens and the `count` likeliest tokens of each step, by the engine's log-probabilities."""
@@ -76,19 +84,7 @@ class Vllm:
                 tops.append(sorted(likely, key=lambda token: -likely[token].logprob)[:count])
         return tokens, tops
 
-    def _timed(self, ids: Sequence[int], new: int, **how: Any) -> Generation:
-        tokens: list[int] = []
-        begin = first = last = time.perf_counter()
-        for output in self._steps(ids, new, **how):
-            last = time.perf_counter()
-            first = last if not tokens else first
-            tokens += output.token_ids
-        if len(tokens) != new:
-            raise RuntimeError(f"vLLM made {len(tokens)} tokens, {new} were asked for")
-        return Generation(tokens, first - begin, last - first)
-
     def _steps(self, ids: Sequence[int], new: int, **how: Any) -> Iterator[Any]:
-        """Yield the output that each engine step adds: token ids, and log-probabilities where `how` asks for them."""
         self._made += 1
         params = self._params(max_tokens=new, ignore_eos=True, detokenize=False, output_kind=self._delta, **how)
         self._engine.add_request(str(self._made), {"prompt_token_ids": list(ids)}, params)

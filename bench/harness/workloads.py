@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+import tomllib
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -11,6 +12,7 @@ from agentcompile.catalog.decode import from_value, hint_of, read_text
 from agentcompile.errors import AgentCompileError
 
 from .result import Mode
+from .workload import Workload, make_workload
 
 WORKLOADS = Path(__file__).resolve().parents[1] / "workloads.toml"
 
@@ -48,7 +50,6 @@ class Suite:
     arms: tuple[str, ...]
     baseline: str
     rounds: int
-    """Number of rounds of every process."""
     processes: int
     context: int
     """Tokens of the KV cache that our arm is compiled for."""
@@ -60,7 +61,6 @@ class Suite:
     Otherwise the user's store is used.
     """
     bounds: bool = False
-    """Whether its result is compared with the committed bounds by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,19 +72,11 @@ class Workloads:
     suite: tuple[Suite, ...]
 
     def shape(self, name: str) -> Shape:
-        """Return the workload called `name`.
-
-        Raises:
-            AgentCompileError: there is none; the hint names the nearest (usage).
-        """
+        """Return the workload called `name`."""
         return _named(self.workload, name, "--workload")
 
     def of(self, name: str) -> Suite:
-        """Return the suite called `name`.
-
-        Raises:
-            AgentCompileError: there is none; the hint names the nearest (usage).
-        """
+        """Return the suite called `name`."""
         return _named(self.suite, name, "--suite")
 
 
@@ -105,8 +97,6 @@ def load_workloads(path: Path = WORKLOADS) -> Workloads:
     Raises:
         AgentCompileError: it cannot be read or is invalid (usage); the message names file, key and value.
     """
-    import tomllib
-
     try:
         data = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
@@ -115,6 +105,13 @@ def load_workloads(path: Path = WORKLOADS) -> Workloads:
     for fault in _faults(read):
         raise AgentCompileError(f"{path.name}: {fault}", hint="correct it there; every name is defined once")
     return read
+
+
+def workload_of(model: str, path: Path, shape: Shape, mode: str, *, seed: int, kind: str) -> Workload:
+    """Return the request of a case on the checkpoint at `path`; it samples where `mode` is ``sampled``."""
+    sampling = asdict(load_workloads().sampling) if mode == "sampled" else None
+    tokens = (shape.prompt, shape.new)
+    return make_workload(f"{model}.{shape.name}.{mode}", path, seed=seed, kind=kind, tokens=tokens, sampling=sampling)
 
 
 def _underscored(value: object) -> object:

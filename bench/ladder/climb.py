@@ -57,10 +57,7 @@ def climb(
     ceiling: Ceiling,
     target: Target,
 ) -> tuple[Case, Samples]:
-    """Time `rungs` on a workload, and return the case and its single generations.
-
-    A failure becomes a row with its reason; what the setup's `keep` and `pause` raise passes through.
-    """
+    """Time `rungs` on a workload, and return the case and its single generations."""
     kind = locks.setup.kind
     outcome = locks.file.progress(workload.name).outcome
     rules: dict[str, Rule] = {rung.name: rung.rule[kind] for rung in rungs if kind in rung.rule}
@@ -129,10 +126,14 @@ def _rungs(
     kind: str,
 ) -> list[Rung]:
     found: list[Rung] = []
-    below = ""
+    below, below_s = "", 0.0
     for spec in rungs:
         arm, inside = case.arm(spec.name), looked.get(spec.name)
-        timed = arm is not None and arm.state == "measured" and arm.token_s is not None
+        token_s = arm.token_s.median if arm and arm.state == "measured" and arm.token_s else None
+        gained: Gain | None = None
+        if token_s is not None and below:
+            gained = gain(below, below_s, token_s, looked.get(below), inside, spec.change)
+            gained = replace(gained, speedup=speedup(outcome.rounds, spec.name, below))
         kinds, rest = shares(inside) if inside is not None and inside.parts else ((), None)
         build = builds.get(spec.name)
         found.append(
@@ -144,19 +145,9 @@ def _rungs(
                 shares=kinds,
                 rest=rest,
                 looked=(inside.how or inside.reason) if inside else "nobody looked",
-                gain=_gain(spec, below, case, outcome, looked) if timed and below else None,
+                gain=gained,
             )
         )
-        below = spec.name if timed else below
+        if token_s is not None:
+            below, below_s = spec.name, token_s
     return found
-
-
-def _gain(spec: RungSpec, below: str, case: Case, outcome: Outcome, looked: Mapping[str, Looked]) -> Gain:
-    lower, upper = case.arm(below), case.arm(spec.name)
-    assert lower is not None
-    assert lower.token_s is not None
-    assert upper is not None
-    assert upper.token_s is not None
-    before, after = lower.token_s.median, upper.token_s.median
-    found = gain(below, before, after, looked.get(below), looked.get(spec.name), spec.change)
-    return replace(found, speedup=speedup(outcome.rounds, spec.name, below))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Protocol, TypeVar
@@ -17,8 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..harness.channel import Generation
-from ..harness.static_decoder import Decoder, Layer, attended
+from ..harness.static_decoder import Decoder, Layer, Looped, attended
 
 Made = TypeVar("Made")
 LEAST_S = 0.5
@@ -140,7 +139,7 @@ def cuda_graph(body: Callable[[], None]) -> Replayed:
     return graph
 
 
-class ByHand:
+class ByHand(Looped):
     """The arm: a plain loop around the step, or with `capture` around replays of the captured step."""
 
     def __init__(
@@ -160,8 +159,8 @@ class ByHand:
             self._step = Stepwise(Path(request["model"]), request["context"], self._device, merged=merged)
             self._token = torch.zeros(1, 1, dtype=torch.int64, device=self._device)
             self._position = torch.zeros(1, dtype=torch.int64, device=self._device)
-            self._logits: Tensor | None = None
-            self._held: Tensor | None = None
+            self._logits: Tensor
+            self._held: Tensor
             self._graph: Replayed | None = None
         self.facts = {
             "torch": torch.__version__,
@@ -173,32 +172,12 @@ class ByHand:
         for length in request["prompts"]:
             self.generate([1] * length, 4)
 
-    def generate(self, ids: Sequence[int], new: int) -> Generation:
-        """Generate greedily, without a host sync between the first token and the last."""
-        with torch.inference_mode():
-            begin = time.perf_counter()
-            self._prompt(ids)
-            made = [self._token.clone()]
-            int(self._token)
-            first = time.perf_counter()
-            for _ in range(new - 1):
+    def _steps(self, ids: Sequence[int], new: int, **drawn: Any) -> Iterator[tuple[Tensor, Tensor]]:
+        self._prompt(ids)
+        for at in range(new):
+            if at:
                 self._advance()
-                made.append(self._token.clone())
-            tokens = torch.cat(made, dim=1)[0].tolist()
-            return Generation(tokens, first - begin, time.perf_counter() - first)
-
-    def tops(self, ids: Sequence[int], new: int, count: int) -> tuple[list[int], list[list[int]]]:
-        """Return the greedy tokens and the `count` tokens with the largest logits of each step."""
-        with torch.inference_mode():
-            self._prompt(ids)
-            tokens, tops = list[int](), list[list[int]]()
-            for at in range(new):
-                if at:
-                    self._advance()
-                assert self._logits is not None
-                tokens.append(int(self._token))
-                tops.append(self._logits[0].float().topk(count).indices.tolist())
-        return tokens, tops
+            yield self._token.clone(), self._logits
 
     def look(self, ids: Sequence[int], new: int) -> dict[str, Any]:
         """Return a `looks.Looked` as plain values.
@@ -275,11 +254,9 @@ class ByHand:
         }
 
     def _still(self) -> None:
-        """Run a step and drop its token."""
         self._step(self._token, self._position)
 
     def _runs(self, without: str) -> Callable[[], None]:
-        """Return a function that runs a step without one section, captured if the arm captures its step."""
         sections = self._step.sections
 
         def body() -> None:
@@ -295,7 +272,6 @@ def _part(kind: str, ns: float, sites: int) -> dict[str, Any]:
 
 
 def _took_ns(run: Callable[[], None], device: str) -> float:
-    """Return the ns of one step, from `_STEPS` steps that are enqueued at once."""
     wait: Callable[[], None] = torch.cuda.synchronize if device != "cpu" else lambda: None
     run()
     wait()

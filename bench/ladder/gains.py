@@ -20,24 +20,16 @@ def shares(looked: Looked) -> tuple[tuple[KindShare, ...], float]:
     """Return the shares of a token's time by kind of region, largest first, and the share that no region takes."""
     if looked.token_ns <= 0:
         return (), 0.0
-    ns: dict[str, float] = {}
-    sites: dict[str, int] = {}
-    for part in looked.parts:
-        ns[part.kind] = ns.get(part.kind, 0.0) + part.ns
-        sites[part.kind] = sites.get(part.kind, 0) + part.sites
-    found = [KindShare(kind=kind, sites=sites[kind], share=spent / looked.token_ns) for kind, spent in ns.items()]
+    found = []
+    for kind in dict.fromkeys(part.kind for part in looked.parts):
+        alike = [part for part in looked.parts if part.kind == kind]
+        sites, spent = sum(part.sites for part in alike), sum(part.ns for part in alike)
+        found.append(KindShare(kind=kind, sites=sites, share=spent / looked.token_ns))
     ordered = tuple(sorted(found, key=lambda one: (-one.share, one.kind)))
     return ordered, 1 - sum(one.share for one in ordered)
 
 
-def gain(
-    over: str,
-    before_s: float,
-    after_s: float,
-    before: Looked | None,
-    after: Looked | None,
-    change: str,
-) -> Gain:
+def gain(over: str, before_s: float, after_s: float, before: Looked | None, after: Looked | None, change: str) -> Gain:
     """Return the gain of a rung over the one called `over`, by owner, largest first.
 
     Where one of the two cannot say where its time goes, `change` owns the whole gain.

@@ -6,7 +6,7 @@ much faster the step is without its launches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,10 +57,7 @@ def stages(opened: Opened, position: int) -> tuple[Program, tuple[Stage, ...]]:
 
 
 def fewest(graph: Graph, cut: Partition) -> dict[str, str]:
-    """Return by kind the operators of the cover with the fewest regions, as `looks.ranges` writes them.
-
-    They are the operators that the sections of a hand-written decoder replace.
-    """
+    """Return by kind the operators of the cover with the fewest regions, as `looks.ranges` writes them."""
     same = Fallback(reason="counted")
     options = {region.id: (Option(cost_ns=1.0, choice=same),) for region in cut.regions}
     regions, order = {region.id: region for region in cut.regions}, _order(graph)
@@ -68,7 +65,8 @@ def fewest(graph: Graph, cut: Partition) -> dict[str, str]:
     parts: Sequence[Part] = cover(Problem(graph=graph, partition=cut, options=options)).parts[0]
     for part in parts:
         region = regions[part.region]
-        found.setdefault(region.kind, []).extend(_nodes(region, part.sites, order))
+        nodes = (order[node] for site in part.sites for node in region.sites[site].nodes)
+        found.setdefault(region.kind, []).extend(nodes)
     return {kind: ranges(nodes) for kind, nodes in found.items()}
 
 
@@ -120,7 +118,3 @@ def _part(own: Sequence[Stage], ns: float) -> dict[str, Any]:
 
 def _order(graph: Graph) -> Mapping[str, int]:
     return {node.id: at for at, node in enumerate(graph.nodes)}
-
-
-def _nodes(region: Region, sites: Sequence[int], order: Mapping[str, int]) -> Iterator[int]:
-    return (order[node] for site in sites for node in region.sites[site].nodes)

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.trial import Rule
@@ -40,30 +41,22 @@ class Locks:
         return None if self.stored else self.file.folder / "home"
 
     def of(self, rule: Rule) -> Build | None:
-        """Return the lock that `rule` chooses, compiled if needed; None when that failed.
-
-        Raises:
-            AgentCompileError: the lock is not as it was compiled (usage).
-        """
-        progress = self.progress(rule)
-        build = build_of(
-            f"{self.name}, choose = {rule}",
-            self.model,
-            self.setup,
-            progress,
-            self.file.folder,
-            context=self.context,
-            seconds=self.seconds,
-            waits=False,
-            home=self.home,
-            budget=self.budget,
-            choose=rule,
-        )
-        return None if progress.times[FIRST_COMPILE].reason else build
+        """Return the lock that `rule` chooses, compiled if needed; None when that failed."""
+        how: dict[str, Any] = {
+            "context": self.context,
+            "seconds": self.seconds,
+            "budget": self.budget,
+            "home": self.home,
+        }
+        build = build_of(self._name(rule), self.model, self.setup, self.file, waits=False, choose=rule, **how)
+        return None if self.progress(rule).failure else build
 
     def progress(self, rule: Rule) -> Progress:
         """Return the results so far for a rule's lock."""
-        return self.file.progress(f"{self.name}, choose = {rule}")
+        return self.file.progress(self._name(rule))
+
+    def _name(self, rule: Rule) -> str:
+        return f"{self.name}, choose = {rule}"
 
     def compile_s(self, rule: Rule) -> float | None:
         """Return the seconds of compiling, which reuses earlier results; None when it failed or was not done."""
@@ -72,8 +65,8 @@ class Locks:
 
     def failure(self, rule: Rule) -> str:
         """Return why there is no lock."""
-        took = self.progress(rule).times.get(FIRST_COMPILE)
-        return f"compile --choose {rule}: {took.reason}" if took and took.reason else "there is no lock"
+        reason = self.progress(rule).failure
+        return f"compile --choose {rule}: {reason}" if reason else "there is no lock"
 
     def copied(self, rules: Sequence[Rule], folder: Path) -> Iterator[Path]:
         """Copy the locks to `folder`, so that users can replay them, and yield the copies' paths.

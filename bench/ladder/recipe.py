@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from agentcompile.catalog.decode import hint_of
@@ -26,10 +25,10 @@ from ..harness.identity import WorkloadJob
 from ..harness.rates import wait_for_calm
 from ..harness.result import Case
 from ..harness.trial import Setup
-from ..harness.workload import Workload, make_workload
-from ..harness.workloads import Shape, load_workloads
+from ..harness.workload import Workload
+from ..harness.workloads import Shape, load_workloads, workload_of
 from ..models.locate import MAKERS
-from ..report.ladder_tables import gains_table, rungs_table
+from ..report.markdown import gains_table, rungs_table
 from .climb import climb, command_of, context_of
 from .locks import Locks
 from .rungs import RUNGS, RungSpec
@@ -38,49 +37,30 @@ _WORKLOAD = {"cpu": "chat-small", "cuda": "chat"}
 _EXIT_CODES = "exit codes: 0 finished, also when a rung failed or is slower; 7 --minutes ended it before all was found"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """The checkpoint, the workload and the rungs to be timed."""
-
-    model: str
-    path: Path
-    shape: Shape
-    rungs: tuple[RungSpec, ...]
-    workload: Workload
-
-
 def run(
     arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm, rungs: Sequence[RungSpec] = RUNGS
 ) -> int:
-    """Time a ladder, from the start or with --resume from where the run stopped; return 0, or 7 when time was up.
-
-    `calm` is called before every visit and waits until other processes leave the machine alone.
-
-    Raises:
-        AgentCompileError: an option, a file or the machine is wrong, in a way that the user can fix.
-        Stopped: a signal ended the run.
-    """
+    """Time a ladder, from the start or with --resume from where the run stopped; return 0, or 7 when time was up."""
     asked = _parse(arguments, rungs)
-    course = Course.begin(["agentcompile", "bench", "ladder", *arguments], asked, asked.target)
-    wanted = _wanted(asked, course.machine, course.cache, rungs)
-    job = WorkloadJob(workload=wanted.workload, arms=tuple(rung.name for rung in wanted.rungs))
+    course = Course(["agentcompile", "bench", "ladder", *arguments], asked, asked.target)
+    model, path, shape, chosen, workload = _wanted(asked, course.machine, course.cache, rungs)
+    job = WorkloadJob(workload=workload, arms=tuple(rung.name for rung in chosen))
     counts = {"rounds": asked.rounds, "processes": asked.processes}
     more = {"budget": asked.budget, "seconds": f"{asked.seconds:g}", "stored": asked.stored}
     with course.partial([job], more, **counts) as file:
 
         def find(setup: Setup, judge: WorkerEvaluator) -> tuple[Case, Samples, Locks]:
             locks = Locks(
-                name=wanted.model,
-                model=wanted.path,
+                name=model,
+                model=path,
                 setup=setup,
                 file=file,
-                context=context_of(wanted.workload),
+                context=context_of(workload),
                 budget=asked.budget,
                 seconds=asked.seconds,
                 stored=asked.stored,
             )
-            target = course.machine.target
-            made = climb(wanted.model, wanted.shape, wanted.rungs, wanted.workload, locks, judge.ceiling(), target)
+            made = climb(model, shape, chosen, workload, locks, judge.ceiling(), course.machine.target)
             return *made, locks
 
         found = course.found(file, find, **counts, command=command_of, calm=calm, looks=True)
@@ -132,7 +112,9 @@ def _parse(arguments: Sequence[str], rungs: Sequence[RungSpec]) -> argparse.Name
     return asked
 
 
-def _wanted(asked: argparse.Namespace, machine: Machine, cache: Path, rungs: Sequence[RungSpec]) -> Asked:
+def _wanted(
+    asked: argparse.Namespace, machine: Machine, cache: Path, rungs: Sequence[RungSpec]
+) -> tuple[str, Path, Shape, tuple[RungSpec, ...], Workload]:
     kind = machine.target.kind
     by_name = {rung.name: rung for rung in rungs}
     names: tuple[str, ...] = asked.rungs or tuple(by_name)
@@ -148,8 +130,6 @@ def _wanted(asked: argparse.Namespace, machine: Machine, cache: Path, rungs: Seq
     else:
         raise AgentCompileError(f"{asked.model}: no such checkpoint", hint=hint_of(asked.model, list(MAKERS)))
     model = asked.model if asked.model in MAKERS else path.name
-    workload = make_workload(
-        f"{model}.{shape.name}.ladder", path, seed=asked.seed, kind=kind, tokens=(shape.prompt, shape.new)
-    )
+    workload = workload_of(model, path, shape, "ladder", seed=asked.seed, kind=kind)
     chosen = tuple(rung for rung in rungs if rung.name in names)
-    return Asked(model=model, path=path, shape=shape, rungs=chosen, workload=workload)
+    return model, path, shape, chosen, workload

@@ -13,10 +13,9 @@ from statistics import median
 from agentcompile.runs.tables import Table, amount
 
 from ..harness.rates import note_of
-from ..harness.result import ArmResult, Case, Compiled, Interval, RegionShare, Spread, SuiteResult
+from ..harness.result import ArmResult, Case, Compiled, Interval, Owner, RegionShare, Spread, SuiteResult
 from ..harness.trial import OURS
 from .cells import NOTHING, number, plain
-from .ladder_tables import ABOUT_GAINS, ABOUT_RUNGS, ABOUT_SHARES, gains_table, rungs_table, shares_table
 
 Waits = tuple[tuple[float, ...], tuple[float, ...]]
 _BASELINE = "baseline"
@@ -32,6 +31,20 @@ _ARMS = (
 _CASES = "Floor: the weights and the cache's keys and values at the mean context, over the read rate of the process."
 _REGIONS = (
     "By each region's own trial; share: of the sum of all regions over their sites; × floor: over its own roofline."
+)
+_RUNGS = (
+    "Each rung is the one above it and one thing more; every rung runs in processes of its own, in rounds beside the "
+    "others. Over the rung before: paired by round, with a 95 % interval. Compile: later locks take what earlier ones "
+    "built and timed as it is."
+)
+_SHARES = (
+    "Of the time from one token to the next, by kind of region, all its sites together; between the regions: loops, "
+    "launches, waits, and what ends a step."
+)
+_GAINS = (
+    "What a token takes less than on the rung before, by owner: the smallest sets of operators that are whole regions "
+    "on both rungs, or the rung's change itself where one of the two cannot say where its time goes. The owners and "
+    "what lies between the regions sum to the whole."
 )
 
 
@@ -131,9 +144,9 @@ def parts(result: SuiteResult, model: str) -> Iterator[Part]:
         yield Part(title="Arms by workload", about=_ARMS, table=arms_table(cases))
         yield Part(title="Cases", about=_CASES, table=cases_table(cases))
     for case in (case for case in cases if case.rungs):
-        yield Part(title=f"Rungs, {case.workload}", about=ABOUT_RUNGS, table=rungs_table(case))
-        yield Part(title=f"Gain by owner, {case.workload}", about=ABOUT_GAINS, table=gains_table(case))
-        yield Part(title=f"Shares of a token's time, {case.workload}", about=ABOUT_SHARES, table=shares_table(case))
+        yield Part(title=f"Rungs, {case.workload}", about=_RUNGS, table=rungs_table(case))
+        yield Part(title=f"Gain by owner, {case.workload}", about=_GAINS, table=gains_table(case))
+        yield Part(title=f"Shares of a token's time, {case.workload}", about=_SHARES, table=shares_table(case))
     if (compiled := result.compiled.get(model)) is not None:
         took = "was given" if compiled.compile_s is None else f"compiled in {number(compiled.compile_s)} s"
         about = f"Lock {compiled.lock[:16]}, {took}. {_REGIONS}"
@@ -193,6 +206,79 @@ def regions_table(compiled: Compiled) -> Table:
     return Table(heads=heads, rows=rows, right=(2, 3, 4, 5))
 
 
+def rungs_table(case: Case) -> Table:
+    """Return the table of rungs with their times and speedups."""
+    rows = []
+    for rung in case.rungs:
+        arm = case.arm(rung.name)
+        if arm is None or arm.state != "measured" or arm.token_s is None:
+            why = note_of(arm.away, same=arm.same) if arm else "absent"
+            rows.append((rung.name, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, why))
+            continue
+        over = _interval(rung.gain.speedup) if rung.gain else NOTHING
+        token = number(arm.token_s.median * 1e3)
+        lock = rung.lock.removeprefix("sha256:")[:12] or NOTHING
+        about = note_of(rung.about, same=arm.same)
+        rows.append(
+            (
+                rung.name,
+                token,
+                number(arm.tokens_per_s),
+                over,
+                _interval(arm.speedup),
+                number(arm.compile_s, 3),
+                lock,
+                about,
+            )
+        )
+    heads = (
+        "rung",
+        "ms a token",
+        "tokens/s",
+        "over the rung before",
+        "over the first",
+        "compile, s",
+        "lock",
+        "what runs",
+    )
+    return Table(heads=heads, rows=rows, right=(1, 2, 3, 4, 5))
+
+
+def shares_table(case: Case) -> Table:
+    """Return the table of each kind of region's share of the time per token, by rung."""
+    looked = [rung for rung in case.rungs if rung.rest is not None]
+    kinds = list(dict.fromkeys(one.kind for rung in reversed(looked) for one in rung.shares))
+    by_rung = [{one.kind: one for one in rung.shares} for rung in looked]
+    rows = [
+        (kind, *(f"{found[kind].share:.1%} ({found[kind].sites})" if kind in found else NOTHING for found in by_rung))
+        for kind in kinds
+    ]
+    rows.append(("between the regions", *(f"{rung.rest:.1%}" for rung in looked)))
+    rows.append(("how", *(rung.looked for rung in looked)))
+    heads = ("kind (sites)", *(rung.name for rung in looked))
+    return Table(heads=heads, rows=rows if looked else [], right=tuple(range(1, len(heads))))
+
+
+def gains_table(case: Case) -> Table:
+    """Return the table of every rung's gain, by owner and as a whole."""
+    rows: list[tuple[str, ...]] = []
+    for rung in case.rungs:
+        if rung.gain is None:
+            continue
+        gain = rung.gain
+        whole = Owner(name="the whole", before_s=gain.before_s, after_s=gain.after_s)
+        shown = [*gain.owners, gain.rest] if gain.rest.before_s or gain.rest.after_s else list(gain.owners)
+        rows += [_owner(f"{rung.name} over {gain.over}", one, whole) for one in [*shown, whole]]
+    heads = ("rung", "owner", "before, µs", "after, µs", "gained, µs", "of the gain")
+    return Table(heads=heads, rows=rows, right=(2, 3, 4, 5))
+
+
+def _owner(rung: str, one: Owner, whole: Owner) -> tuple[str, ...]:
+    share = f"{one.gain_s / whole.gain_s:.1%}" if abs(whole.gain_s) > 1e-12 else NOTHING
+    times = (f"{seconds * 1e6:.1f}" for seconds in (one.before_s, one.after_s, one.gain_s))
+    return (rung, one.name, *times, share)
+
+
 def facts_table(cases: Sequence[Case]) -> Table:
     """Return the table of versions and settings by arm, with every value where cases differ."""
     found: dict[str, dict[str, list[str]]] = {}
@@ -243,7 +329,6 @@ def _rendered(table: Table) -> list[str]:
 
 
 def _away(cases: Sequence[Case]) -> dict[str, ArmResult]:
-    """Return by name the arms that are absent from all of several cases for the same reason."""
     found = {name: [arm for case in cases if (arm := case.arm(name))] for name in arm_names(cases)}
     return {
         name: arms[0]
@@ -287,9 +372,11 @@ def _p95(spread: Spread | None) -> str:
 
 
 def _beside(case: Case, arm: ArmResult, found: Interval | None) -> str:
-    if found is None:
-        return _BASELINE if arm.name == case.baseline else NOTHING
-    return f"{number(found.value, 3)}× ({number(found.low, 3)}–{number(found.high, 3)})"
+    return _BASELINE if found is None and arm.name == case.baseline else _interval(found)
+
+
+def _interval(found: Interval | None) -> str:
+    return f"{number(found.value, 3)}× ({number(found.low, 3)}–{number(found.high, 3)})" if found else NOTHING
 
 
 _COLUMNS: Mapping[str, Callable[[Case, ArmResult], str]] = {
@@ -307,4 +394,3 @@ _COLUMNS: Mapping[str, Callable[[Case, ArmResult], str]] = {
     "compile, s": lambda _, arm: number(arm.compile_s, 3),
     "J/token": lambda _, arm: number(arm.joules_per_token, 3),
 }
-"""The heads of the arms' table, each with the function that makes its cells."""

@@ -66,7 +66,6 @@ def _part(title: str, about: str, table: Table) -> Iterator[str]:
 
 
 def _rounds(case: Case) -> Table:
-    """Return the table of all rounds in the order of timing, dropped ones too."""
     names = [arm.name for arm in case.arms if any(arm.name in one.token_s for one in case.rounds)]
     rows = []
     for at, one in enumerate(case.rounds):
@@ -96,7 +95,8 @@ def _table(table: Table) -> Iterator[str]:
         shown, wide = ((row if begins else ("", *row[1:])), _spanned(table, row))
         cells = [f"<td{kind(at)}>{_text(cell)}</td>" for at, cell in enumerate(shown[:2] if wide else shown)]
         cells += [f'<td class="note" colspan="{len(row) - 2}">{_text(row[-1])}</td>'] if wide else []
-        yield f"<tr{_classes(marks)}>{''.join(cells)}</tr>"
+        named = f' class="{" ".join(marks)}"' if marks else ""
+        yield f"<tr{named}>{''.join(cells)}</tr>"
         before = row[0]
     yield "</table></div>"
 
@@ -106,16 +106,11 @@ def _spanned(table: Table, row: Sequence[str]) -> bool:
     return len(row) > 3 and len(row) - 1 not in table.right and bool(row[-1]) and set(row[2:-1]) == {NOTHING}
 
 
-def _classes(names: Sequence[str]) -> str:
-    return f' class="{" ".join(names)}"' if names else ""
-
-
 def _text(text: str) -> str:
     return escape(plain(text))
 
 
 def _inline(plot: Plot) -> str:
-    """Return the plot's SVG for the page: without prologue, with ids of its own, and with the theme's greys."""
     svg = re.sub(r"<style.*?</style>", "", plot.svg[plot.svg.index("<svg") :], flags=re.DOTALL)
     named = svg.replace("<svg", f'<svg role="img" aria-label="{_text(plot.title)}"', 1)
     # Text between tags has no bare `<`, so that no text of the result is taken for a tag.

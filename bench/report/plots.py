@@ -1,8 +1,6 @@
 """A suite's result as figures, each as PNG and SVG; one result and one matplotlib always give the same bytes.
 
-matplotlib is an extra (`agentcompile[bench]`), so it is imported when a figure is drawn; `lacking` says whether it is
-there. Colours are those of Okabe and Ito (2008), which people with colour blindness can tell apart. An arm has the same
-colour in every figure, and only our own arm is vermilion. Text in SVG stays text.
+An arm has the same colour in every figure, and only our own arm is vermilion.
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 from ..harness.result import ArmResult, Case, Compiled, SuiteResult
 from ..harness.trial import OURS
 from .cells import number, short
-from .ladder_plot import climb
 from .markdown import Waits, arm_names, device, measured, models, shares, token_times, waits_of
 from .sheet import (
     ACCENT,
+    GRID,
     HATCHES,
     INK,
     LOOK,
@@ -38,15 +36,20 @@ from .sheet import (
     name_rows,
     saved,
     sheet,
+    ticks,
     wrapped,
 )
-from .ticks import log_ticks, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _LARGEST_REGIONS = 40
+_REST, _OTHERS = "between the regions", "other kinds"
+_KINDS = 11
+"""The most kinds of region that get a colour of their own; the table has all."""
+_LEAST = 0.02
+"""The share of the time per token that a kind must reach on some rung to get a colour of its own."""
 
 
 def lacking() -> str:
@@ -59,11 +62,7 @@ def lacking() -> str:
 
 
 def draw(result: SuiteResult) -> tuple[Plot, ...]:
-    """Draw every figure for which the result has data.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-    """
+    """Draw every figure for which the result has data."""
     import warnings
 
     import matplotlib
@@ -78,7 +77,6 @@ def draw(result: SuiteResult) -> tuple[Plot, ...]:
 
 
 def _of_model(result: SuiteResult, model: str) -> Iterator[tuple[str, str, str, Figure]]:
-    """Yield model, name, title and figure of every plot of a model."""
     cases = [case for case in result.cases if case.model == model]
     looks = _looks(result)
     for mode in dict.fromkeys(case.mode for case in cases):
@@ -97,7 +95,7 @@ def _of_model(result: SuiteResult, model: str) -> Iterator[tuple[str, str, str, 
         if case.rungs and measured(case):
             title = f"From {case.rungs[0].name} to {case.rungs[-1].name}, a rung at a time"
             about = f"{model}, {case.workload}, on {device(result)}"
-            yield model, f"ladder-{model}-{case.workload}", title, climb(title, about, case)
+            yield model, f"ladder-{model}-{case.workload}", title, _climb(title, about, case)
     if (compiled := result.compiled.get(model)) is not None and compiled.regions:
         title = "Time over the roofline floor, by region of the decode step"
         yield model, f"regions-{model}", title, _regions(title, under, compiled)
@@ -109,11 +107,15 @@ def _of_model(result: SuiteResult, model: str) -> Iterator[tuple[str, str, str, 
 
 def _looks(result: SuiteResult) -> Mapping[str, Look]:
     peers = [name for name in arm_names(result.cases) if name != OURS]
-    hatched = [(name, *divmod(at, len(PALETTE))) for at, name in enumerate(peers)]
-    looks = {
-        name: Look(name=name, colour=PALETTE[at], hatch=HATCHES[turn % len(HATCHES)]) for name, turn, at in hatched
-    }
-    return {**looks, OURS: Look(name=OURS, colour=ACCENT, hatch="")}
+    return {**_coloured(peers), OURS: Look(name=OURS, colour=ACCENT, hatch="")}
+
+
+def _coloured(names: Sequence[str]) -> dict[str, Look]:
+    found = {}
+    for at, name in enumerate(names):
+        turn, place = divmod(at, len(PALETTE))
+        found[name] = Look(name=name, colour=PALETTE[place], hatch=HATCHES[turn % len(HATCHES)])
+    return found
 
 
 def _speedups(title: str, under: str, cases: Sequence[Case], looks: Mapping[str, Look]) -> Figure:
@@ -143,7 +145,7 @@ def _speedups(title: str, under: str, cases: Sequence[Case], looks: Mapping[str,
     axes.set_xlim(-0.5, len(cases) - 0.5)
     axes.set_ylabel("× as fast" + (", log scale" if log else ""))
     if log:
-        log_ticks(axes.yaxis, axes.set_yscale, max(ends) / min(ends))
+        ticks(axes, ends, log=True, upright=True)
         low, high = math.log(min(ends)), math.log(max(ends))
         room = (high - low) * 0.16
         axes.set_ylim(math.exp(low - (room if low < 0 else room / 4)), math.exp(high + room))
@@ -194,10 +196,7 @@ def _latencies(title: str, under: str, cases: Sequence[Case], looks: Mapping[str
         name_rows(axes, [arm.name for arm in case.arms])
         axes.set_title(f"{short(case.workload, 36)}: {case.prompt_tokens} tokens of prompt, {case.new_tokens} new")
         axes.grid(axis="x")
-        if log:
-            log_ticks(axes.xaxis, axes.set_xscale, max(spans) / min(spans))
-        else:
-            plain_ticks(axes.xaxis)
+        ticks(axes, spans, log=log)
     for axes in panels:
         if axes is not panels[0]:
             axes.sharex(panels[0])
@@ -228,10 +227,7 @@ def _regions(title: str, under: str, compiled: Compiled) -> Figure:
     at_right(axes, -0.85, "of the step", colour=MUTED)
     axes.axvline(1, color=INK, linewidth=1, zorder=3)
     name_rows(axes, [f"{short(region.name, 30)} × {region.sites}" for region, _ in found])
-    if first:
-        log_ticks(axes.xaxis, axes.set_xscale, max(ends) / min(ends))
-    else:
-        plain_ticks(axes.xaxis)
+    ticks(axes, ends, log=bool(first))
     axes.set_xlim(min(ends) / 1.1 if first else 0, max(ends) ** (1.08 if first else 1) * 1.1)
     axes.set_xlabel("× the time of the floor, 1 is the roofline" + (", log scale" if first else ""))
     axes.grid(axis="x")
@@ -239,11 +235,7 @@ def _regions(title: str, under: str, compiled: Compiled) -> Figure:
 
 
 def _wait_bars(
-    title: str,
-    under: str,
-    waits: Mapping[str, Waits],
-    cases: Sequence[Case],
-    looks: Mapping[str, Look],
+    title: str, under: str, waits: Mapping[str, Waits], cases: Sequence[Case], looks: Mapping[str, Look]
 ) -> Figure:
     kinds = [at for at in (0, 1) if any(pair[at] for pair in waits.values())]
     under += "; bars: median; lines: least to most"
@@ -265,7 +257,7 @@ def _wait_bars(
         name_rows(axes, list(waits) if axes is panels[0] else [""] * len(waits))
         axes.set_title(("Load alone", "Compile")[kind])
         axes.set_xlabel("s")
-        plain_ticks(axes.xaxis)
+        ticks(axes, (), log=False)
         axes.grid(axis="x")
     return figure
 
@@ -275,3 +267,75 @@ def _missing(axes: Axes, row: int, arm: ArmResult, letters: int = 64) -> None:
     axes.text(
         0.01, row, text, transform=axes.get_yaxis_transform(), va="center", color=MUTED, fontsize=7.5, bbox=ground()
     )
+
+
+def _climb(title: str, under: str, case: Case) -> Figure:
+    kinds = _kinds(case)
+    rest = {name: Look(name=name, colour=colour, hatch="") for name, colour in ((_OTHERS, PYTORCH), (_REST, GRID))}
+    looks = {**_coloured(kinds), **rest}
+    under = f"{under}; left: what is gained over the rung above it in orange, lost in grey; right: of a token's time"
+    height = len(case.rungs) * ROW_IN * 1.35 + 0.7
+    figure, (falls, bars) = sheet(title, under, height, 2, across=True, legend=list(looks), looks=looks)
+    _falls(falls, case)
+    _bars(bars, case, looks, kinds)
+    return figure
+
+
+def _kinds(case: Case) -> list[str]:
+    most: dict[str, float] = {}
+    for rung in case.rungs:
+        for one in rung.shares:
+            most[one.kind] = max(most.get(one.kind, 0.0), one.share)
+    ordered = sorted((kind for kind in most if most[kind] >= _LEAST), key=lambda kind: (-most[kind], kind))
+    return ordered[:_KINDS]
+
+
+def _falls(axes: Axes, case: Case) -> None:
+    times = {arm.name: arm.token_s.median * 1e3 for arm in measured(case) if arm.token_s}
+    ends = list(times.values())
+    log = max(ends) / min(ends) > SPAN
+    for at, rung in enumerate(case.rungs):
+        if rung.name not in times:
+            arm = case.arm(rung.name)
+            text = short(f"{arm.state}: {arm.reason}" if arm else "absent", 44)
+            axes.text(0.01, at, text, transform=axes.get_yaxis_transform(), va="center", color=MUTED, fontsize=7.5)
+            continue
+        now = times[rung.name]
+        was = rung.gain.before_s * 1e3 if rung.gain else now
+        if rung.gain:
+            axes.barh(at, was - now, 0.62, now, color=ACCENT if now < was else PYTORCH, linewidth=0)
+        axes.vlines(now, at - 0.42, at + 0.42, color=INK, linewidth=1.6, zorder=4)
+        gained = rung.gain.speedup.value if rung.gain and rung.gain.speedup else was / now
+        more = f", {number(gained, 3)}×" if rung.gain else ""
+        label(axes, f"{number(now, 3)} ms{more}", (max(was, now), at), (4, 0))
+    name_rows(axes, [rung.name for rung in case.rungs])
+    ticks(axes, ends, log=log)
+    if log:
+        axes.set_xlim(min(ends) / 1.25, max(ends) * (max(ends) / min(ends)) ** 0.55)
+    else:
+        axes.set_xlim(0, max(ends) * 1.55)
+    axes.set_xlabel("ms per output token" + (", log scale" if log else ""))
+    axes.grid(axis="x")
+
+
+def _bars(axes: Axes, case: Case, looks: dict[str, Look], kinds: list[str]) -> None:
+    for at, rung in enumerate(case.rungs):
+        if rung.rest is None:
+            axes.text(0.01, at, short(rung.looked, 40), va="center", color=MUTED, fontsize=7.5)
+            continue
+        found = dict.fromkeys(looks, 0.0)
+        for one in rung.shares:
+            found[one.kind if one.kind in kinds else _OTHERS] += one.share
+        found[_REST] = max(rung.rest, 0.0)
+        left = 0.0
+        for kind, share in found.items():
+            look = looks[kind]
+            axes.barh(at, share, 0.72, left, color=look.colour, hatch=look.hatch, edgecolor=PAPER, linewidth=0)
+            left += share
+        if rung.rest < 0:  # overlapping launches take longer one by one than together
+            at_right(axes, at, f"{left:.0%}")
+    name_rows(axes, [""] * len(case.rungs))
+    axes.set_xlim(0, max(1.0, *(1 - min(rung.rest or 0.0, 0.0) for rung in case.rungs)))
+    axes.set_xlabel("share of a token's time, by kind of region")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.grid(axis="x")

@@ -52,7 +52,6 @@ class Plot:
 
     model: str
     name: str
-    """The name of its files without suffix, unique within the result."""
     title: str
     png: bytes
     svg: str
@@ -165,3 +164,17 @@ def ground() -> dict[str, object]:
 def wrapped(text: str, letters: int) -> str:
     """Return `text` in lines of at most `letters` characters."""
     return textwrap.fill(plain(text), letters)
+
+
+def ticks(axes: Axes, ends: Sequence[float], *, log: bool, upright: bool = False) -> None:
+    """Make the axis of values (x, or y when `upright`) a log one for values from least to most of `ends`, or plain."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    axis = axes.yaxis if upright else axes.xaxis
+    if log:
+        (axes.set_yscale if upright else axes.set_xscale)("log")
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(ends) / min(ends) < 300 else (1,)))
+        axis.set_minor_locator(NullLocator())
+    else:
+        axis.set_major_locator(MaxNLocator(6, steps=(1, 2, 2.5, 5, 10)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}" if log else f"{value:.10g}"))

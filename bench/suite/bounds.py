@@ -45,11 +45,7 @@ class Breach:
 
 
 def load_bounds(path: Path = BOUNDS) -> tuple[Bound, ...]:
-    """Read the file.
-
-    Raises:
-        AgentCompileError: it cannot be read or is invalid (usage); the message names file, key and value.
-    """
+    """Read the file."""
     return from_toml(Bounds, read_text(path), file=path.name).bound
 
 

@@ -58,11 +58,7 @@ class Difference:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Compare, print the result, and return an exit code.
-
-    Raises:
-        AgentCompileError: a file cannot be read (usage), or the files cannot be compared (drift).
-    """
+    """Compare, print the result, and return an exit code."""
     asked = _parse(arguments)
     screen = Screen.standard("json" if asked.json else "text", redraws=False, colour=False)
     runs = [read_result(path) for path in asked.files]
@@ -175,11 +171,6 @@ def _arm(path: Path, result: SuiteResult, name: str) -> str:
 
 
 def _comparable(paths: Sequence[Path], runs: Sequence[SuiteResult], found: Sequence[Difference], anyway: bool) -> None:
-    """Check that the numbers of two runs can be compared.
-
-    Raises:
-        AgentCompileError: the runs have no case in common, or without `anyway` one of `found` refuses (drift).
-    """
     names = f"{paths[0]}, {paths[1]}"
     if not common_cases(*runs):
         hint = f"A has {_cases(runs[0])}; B has {_cases(runs[1])}"
@@ -279,17 +270,12 @@ def _json(sides: Sequence[dict[str, str]], found: Sequence[Difference], report: 
         "format": 1,
         "files": [dict(side) for side in sides],
         "differences": [encode(one) for one in found],
-        "decides": report.decides,
-        "claim": report.claim,
-        "alpha": report.alpha,
-        "comparisons": report.comparisons,
-        "level": report.level,
+        **{name: getattr(report, name) for name in ("decides", "claim", "alpha", "comparisons", "level")},
         "rows": rows,
     }
 
 
 def _table(report: Report) -> Table:
-    """Return the table with a row for each comparison; for two runs, also the view that does not decide."""
     other = {"ratio": "absolute", "absolute": "ratio", "paired": ""}[report.decides]
     heads = ["case", "arm", "time", "A", "B", _VIEWS[report.decides], "interval", "agree", "verdict"]
     heads += [_VIEWS[other], "interval"] if other else []
@@ -329,7 +315,6 @@ def _markdown(table: Table) -> list[str]:
 
 
 def _summary(report: Report) -> str:
-    """Return a sentence with the number of each verdict and the meaning of the intervals."""
     changes = [report.verdict(row) for row in report.rows if isinstance(row, Compared)]
     counts = Counter(change.comparison for change in changes if change)
     told = ", ".join(f"{counts[name]} {name}" for name in ("FASTER", "SLOWER", "SAME", "INCONCLUSIVE") if counts[name])

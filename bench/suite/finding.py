@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import residency
@@ -19,7 +20,7 @@ from ..harness.found import Samples, case_of, region_shares
 from ..harness.partial import FIRST_COMPILE, PartialFile
 from ..harness.result import Case, Compiled, Mode, RegionShare
 from ..harness.times import Build, Took
-from ..harness.trial import LEAST_S, OURS, Outcome, Part, Setup, run_trials
+from ..harness.trial import LEAST_S, OURS, Part, Setup, run_trials
 from ..harness.twins import kind_of
 from ..harness.workload import Workload
 from ..harness.workloads import Shape, Suite
@@ -34,9 +35,7 @@ class Asked:
     mode: Mode
     workload: Workload
     absent: dict[str, str]
-    """By name of an arm, why it is not run."""
     cache_bytes: int
-    """Bytes of keys and values that a step reads in the mean."""
 
 
 @dataclass(slots=True)
@@ -45,9 +44,7 @@ class Found:
 
     cases: list[Case] = field(default_factory=list)
     compiled: dict[str, Compiled] = field(default_factory=dict)
-    """The locks that ran, by model."""
     samples: dict[str, Samples] = field(default_factory=dict)
-    """Single generations by key of the case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +58,6 @@ class Locks:
     seconds: float
     """Seconds that a compilation may search; 0 for no limit."""
     cache_bytes: tuple[int, ...]
-    """Sizes of the machine's caches."""
 
     def of(self, case: Asked) -> Build | None:
         """Return the lock of a case's model, compiled if needed; None when it could not be compiled."""
@@ -69,17 +65,8 @@ class Locks:
         lock = self.given or self._committed(case)
         if lock is not None:
             return Build(model=model, lock=lock.resolve(), home=None, threads=setup.threads, target=setup.device)
-        return build_of(
-            case.model,
-            model,
-            setup,
-            self.file.progress(case.model),
-            self.file.folder,
-            context=self.suite.context,
-            seconds=self.seconds,
-            waits=False,
-            fresh=self.suite.fresh,
-        )
+        how: dict[str, Any] = {"context": self.suite.context, "seconds": self.seconds, "fresh": self.suite.fresh}
+        return build_of(case.model, model, setup, self.file, waits=False, **how)
 
     def compile_s(self, case: Asked) -> float | None:
         """Return the seconds that compiling took in this run; None if it was not done with an empty store."""
@@ -88,11 +75,10 @@ class Locks:
 
     def failure(self, case: Asked) -> str:
         """Return why there is no lock."""
-        took = self._compiled(case)
-        return f"compile: {took.reason}" if took and took.reason else "there is no lock"
+        reason = self.file.progress(case.model).failure
+        return f"compile: {reason}" if reason else "there is no lock"
 
     def _committed(self, case: Asked) -> Path | None:
-        """Return the suite's committed lock of the model, or None when it has none that is valid here."""  # noqa: DOC501
         if not self.suite.lock or case.model not in self.suite.lock or self._compiled(case):
             return None
         path = Path(__file__).resolve().parents[1] / self.suite.lock[case.model]
@@ -109,7 +95,6 @@ class Locks:
         return path
 
     def _compiled(self, case: Asked) -> Took | None:
-        """Return how long this run compiled the case's model; None when it did not."""
         return self.file.progress(case.model).times.get(FIRST_COMPILE)
 
 
@@ -132,28 +117,24 @@ def find(cases: Sequence[Asked], suite: Suite, locks: Locks, ceiling: Ceiling) -
         for one, part in zip(alike, parts, strict=True):
             if build is None:
                 part.outcome.reasons |= dict.fromkeys(ours, locks.failure(case))
-            made, samples = _made(one, part.outcome, suite, locks, ceiling)
+            spent = locks.compile_s(one)
+            made, samples = case_of(
+                suite.arms,
+                model=one.model,
+                workload=one.shape.name,
+                mode=one.mode,
+                asked=one.workload,
+                outcome=part.outcome,
+                absent=one.absent,
+                baseline=suite.baseline,
+                cache_bytes=one.cache_bytes,
+                ceiling=ceiling,
+                cached=one.workload.token_bytes <= max(locks.cache_bytes, default=0),
+                compile_s={OURS: spent} if spent is not None else {},
+            )
             found.cases.append(made)
             found.samples[made.key] = samples
     return found
-
-
-def _made(case: Asked, outcome: Outcome, suite: Suite, locks: Locks, ceiling: Ceiling) -> tuple[Case, Samples]:
-    spent = locks.compile_s(case)
-    return case_of(
-        suite.arms,
-        model=case.model,
-        workload=case.shape.name,
-        mode=case.mode,
-        asked=case.workload,
-        outcome=outcome,
-        absent=case.absent,
-        baseline=suite.baseline,
-        cache_bytes=case.cache_bytes,
-        ceiling=ceiling,
-        cached=case.workload.token_bytes <= max(locks.cache_bytes, default=0),
-        compile_s={OURS: spent} if spent is not None else {},
-    )
 
 
 def _compiled(build: Build, locks: Locks, case: Asked, ceiling: Ceiling) -> Compiled:

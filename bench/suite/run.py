@@ -17,27 +17,25 @@ from pathlib import Path
 from agentcompile.catalog.decode import hint_of
 from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import Machine
 from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.ir.digest import Json, digest
-from agentcompile.ir.target import Ceiling
 from agentcompile.lockfile import read_lock
 from agentcompile.options import visible_devices
 from agentcompile.runs.tables import Table
 from agentcompile.system.gpus import Meter
 
-from ..harness.course import Course, add_cutting, say
+from ..harness.course import Course, add_cutting, host, say
 from ..harness.engines import ENGINES
-from ..harness.environment import host
 from ..harness.found import widened
 from ..harness.identity import WorkloadJob
-from ..harness.partial import PartialFile
 from ..harness.rates import CALM_SHARE, FED_SHARE, LONG_S, TRIES, WARM_TOKENS, note_of, wait_for_calm
-from ..harness.result import Case, SuiteResult
+from ..harness.result import Case
 from ..harness.trial import CHECKED_TOKENS, LEAST_S, LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
 from ..harness.twins import fault, kind_of
-from ..harness.workload import make_workload, mean_cache_bytes
-from ..harness.workloads import Suite, load_workloads
+from ..harness.workload import mean_cache_bytes
+from ..harness.workloads import Suite, load_workloads, workload_of
 from ..models.locate import MAKERS
 from . import bounds as committed
 from .finding import Asked, Found, Locks, find
@@ -52,6 +50,7 @@ vLLM: any Python that has it, with --vllm-python; it is asked on cuda:0 alone.
 exit codes: 4 an output of ours is wrong, or where bounds are held, ours failed or nothing checked it; 5 slower than a
 bound; 7 --minutes ended it before all was found, or a bound has too few undisturbed rounds"""
 
+_ARMS = (*(name for name in ENGINES if name != "fp32"), LLAMA, VLLM)
 _SAID = {ExitCode.CORRECTNESS: "WRONG", ExitCode.PERFORMANCE: "REGRESSION", ExitCode.UNDECIDED: "UNDECIDED"}
 
 
@@ -74,8 +73,6 @@ def protocol() -> str:
 def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
     """Run a suite, from the start or with --resume from where it stopped; return 0 or an exit code of `_EPILOG`.
 
-    `calm` is called before every visit and waits until other processes leave the machine alone.
-
     Raises:
         AgentCompileError: an option, a file or the machine is wrong, in a way that the user can fix.
         Stopped: a signal ended the run.
@@ -83,7 +80,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
     asked = _parse(arguments)
     suite = _suite(asked)
     target = asked.target or ("cpu" if suite.kind == "cpu" else "cuda:0")
-    course = Course.begin(["agentcompile", "bench", *arguments], asked, target)
+    course = Course(["agentcompile", "bench", *arguments], asked, target)
     machine, counts = course.machine, {"rounds": suite.rounds, "processes": suite.processes}
     if machine.target.kind != suite.kind:
         raise AgentCompileError(
@@ -98,15 +95,29 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
     }
     jobs = [WorkloadJob(workload=case.workload, arms=suite.arms) for case in cases]
     with course.partial(jobs, more, **counts, lock=asked.lock) as file:
+
+        def find_all(setup: Setup, judge: WorkerEvaluator) -> Found:
+            for case in cases:
+                known, count = file.progress(case.workload.name), suite.rounds * suite.processes
+                if asked.retry_failed:
+                    known.forget_failures(count)
+                if gone := known.forget_others(setup.machine, count):
+                    say(f"{case.workload.name}: {gone} rounds are another machine's: the case begins anew on this one")
+            caches = machine.target.cache_bytes
+            locks = Locks(
+                suite=suite, setup=setup, file=file, given=asked.lock, seconds=asked.seconds, cache_bytes=caches
+            )
+            return find(cases, suite, locks, judge.ceiling())
+
         found = course.found(
             file,
-            lambda setup, judge: _find(cases, suite, asked, machine, file, setup, judge.ceiling()),
+            find_all,
             cases=len(cases),
             **counts,
             llama_python=asked.llama_python,
             vllm_python=asked.vllm_python,
             calm=calm,
-            joules=_joules(machine),
+            joules=Meter(machine.device, visible_devices()).joules if machine.device != "cpu" else lambda: None,
             machine=host(machine.device),
         )
         if found is None:
@@ -118,15 +129,10 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
         file.remove()
     print("\n".join(_table(result.cases)))
     say(f"wrote {asked.out} and {beside.name}; agentcompile bench report {asked.out} draws it")
-    return _verdict(result, bounded=asked.bounds or suite.bounds)
-
-
-def _verdict(result: SuiteResult, *, bounded: bool) -> ExitCode:
-    bounds = committed.load_bounds() if bounded else None
-    found = committed.breaches(result, bounds)
-    for breach in found:
+    breaches = committed.breaches(result, committed.load_bounds() if asked.bounds or suite.bounds else None)
+    for breach in breaches:
         say(f"{_SAID[breach.code]}: {breach.text}")
-    return committed.worst(found)
+    return committed.worst(breaches)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -167,11 +173,6 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _suite(asked: argparse.Namespace) -> Suite:
-    """Return the suite with the options' changes.
-
-    Raises:
-        AgentCompileError: an option is invalid or does not fit the others (usage).
-    """
     read = load_workloads()
     suite = read.of(asked.suite)
     for name in asked.model or suite.models:
@@ -179,8 +180,8 @@ def _suite(asked: argparse.Namespace) -> Suite:
             raise AgentCompileError(f"--model: {name!r}: no such checkpoint", hint=hint_of(name, list(MAKERS)))
     arms: tuple[str, ...] = asked.arms or suite.arms
     for name in arms:
-        if (kind := kind_of(name)) not in _known_arms():
-            raise AgentCompileError(f"--arms: {name!r}: no such arm", hint=hint_of(kind, list(_known_arms())))
+        if (kind := kind_of(name)) not in _ARMS:
+            raise AgentCompileError(f"--arms: {name!r}: no such arm", hint=hint_of(kind, list(_ARMS)))
         if wrong := fault(name):
             raise AgentCompileError(f"--arms: {name!r}: {wrong}", hint="agentcompile=again, agentcompile=slow:0.03")
     if len(set(arms)) < len(arms):
@@ -220,38 +221,22 @@ def _suite(asked: argparse.Namespace) -> Suite:
     return made
 
 
-def _known_arms() -> tuple[str, ...]:
-    return (*(name for name in ENGINES if name != "fp32"), LLAMA, VLLM)
-
-
 def _cases(suite: Suite, asked: argparse.Namespace, machine: Machine, cache: Path) -> list[Asked]:
     read = load_workloads()
+    absent = _absent(suite.arms, machine.device, asked)
     found = []
     for model in suite.models:
         path = MAKERS[model](cache / "presets" / model)
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
         for shape in (read.shape(name) for name in suite.workloads):
+            held = mean_cache_bytes(config, prompt=shape.prompt, new=shape.new)
             for mode in suite.modes:
-                sampling = read.sampling
-                drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
-                workload = make_workload(
-                    f"{model}.{shape.name}.{mode}",
-                    path,
-                    seed=asked.seed,
-                    kind=machine.target.kind,
-                    tokens=(shape.prompt, shape.new),
-                    sampling=drawn if mode == "sampled" else None,
-                )
-                held = mean_cache_bytes(config, prompt=shape.prompt, new=shape.new)
-                absent = _absent(suite.arms, machine.device, asked)
-                found.append(
-                    Asked(model=model, shape=shape, mode=mode, workload=workload, absent=absent, cache_bytes=held)
-                )
+                work = workload_of(model, path, shape, mode, seed=asked.seed, kind=suite.kind)
+                found.append(Asked(model=model, shape=shape, mode=mode, workload=work, absent=absent, cache_bytes=held))
     return found
 
 
 def _absent(arms: Sequence[str], device: str, asked: argparse.Namespace) -> dict[str, str]:
-    """Return the arms that this machine does not have, each with the reason and the remedy."""
     found = {}
     for name in arms:
         if kind_of(name) == LLAMA and asked.llama_python is None:
@@ -261,44 +246,7 @@ def _absent(arms: Sequence[str], device: str, asked: argparse.Namespace) -> dict
     return found
 
 
-def _find(
-    cases: Sequence[Asked],
-    suite: Suite,
-    asked: argparse.Namespace,
-    machine: Machine,
-    file: PartialFile,
-    setup: Setup,
-    ceiling: Ceiling,
-) -> Found:
-    """Run all cases, and keep in `file` what is not in it yet.
-
-    Raises:
-        OutOfTime: the run's own time is up; raised between two rounds.
-    """
-    for case in cases:
-        known, count = file.progress(case.workload.name), suite.rounds * suite.processes
-        if asked.retry_failed:
-            known.forget_failures(count)
-        if gone := known.forget_others(setup.machine, count):
-            say(f"{case.workload.name}: {gone} rounds are another machine's: the case begins anew on this one")
-    locks = Locks(
-        suite=suite,
-        setup=setup,
-        file=file,
-        given=asked.lock,
-        seconds=asked.seconds,
-        cache_bytes=machine.target.cache_bytes,
-    )
-    return find(cases, suite, locks, ceiling)
-
-
-def _joules(machine: Machine) -> Callable[[], float | None]:
-    """Return the function that reads the energy that the device has drawn until now; it gives None for a CPU."""
-    return Meter(machine.device, visible_devices()).joules if machine.device != "cpu" else lambda: None
-
-
 def _table(cases: Sequence[Case]) -> list[str]:
-    """Return a table as aligned lines, with a row for each arm of each case."""
     rows = []
     for case in cases:
         for arm in case.arms:

@@ -7,8 +7,8 @@ These functions take results and return rows, each a comparison with its interva
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
@@ -41,12 +41,10 @@ class Change:
     """The speed of B over that of A, and the verdict on it."""
 
     span: Span | None
-    """The ratio; None when there are too few rounds for an interval."""
     rounds: tuple[int, int]
     """Numbers of rounds used, of A and of B; the same rounds when paired."""
     comparison: Comparison
     why: str
-    """The reason for INCONCLUSIVE; empty otherwise."""
     agrees: bool | None
     """Whether A and B cannot be told apart: 1 is in the interval or processes disagree in sign; None without one."""
 
@@ -157,7 +155,6 @@ def change_paired(logs: Logs, *, claim: float, level: float, luck: float | None 
 
 
 def _objection(logs: Logs, side: str) -> str:
-    """Return why nothing may be claimed, whatever the numbers are; empty when something may."""
     used = len(logs.pooled)
     if used < MIN_ROUNDS:
         return f"{side}{used} kept rounds are too few"
@@ -171,10 +168,7 @@ def _objection(logs: Logs, side: str) -> str:
 def _change(
     found: Mean, by_process: Sequence[float], rounds: tuple[int, int], why: str, *, claim: float, level: float
 ) -> Change:
-    """Return the verdict on `found`; `by_process` is the difference by process.
-
-    When processes disagree in sign, nothing is claimed, however narrow the interval is.
-    """
+    """Return the verdict on `found`; nothing is claimed where the differences `by_process` disagree in sign."""
     half = found.half_width(level)
     low, high = found.value - half, found.value + half
     comparison: Comparison = "INCONCLUSIVE" if why else verdict(found.value, half, claim)
@@ -206,13 +200,8 @@ class _Pair:
     label: str
     sides: tuple[str, str]
 
-    def alone(self, quantity: Quantity) -> tuple[Logs, Logs]:
-        """Return the logarithms of the times themselves, by round, of A and of B."""
-        return logs_of(self.a, quantity, self.label), logs_of(self.b, quantity, self.label)
-
-    def beside(self, quantity: Quantity) -> tuple[Logs, Logs]:
-        """Return the log speedups over the baseline, by round, of A and of B."""
-        beside = self.a.baseline
+    def logs(self, quantity: Quantity, beside: str = "") -> tuple[Logs, Logs]:
+        """Return, of A and of B by round, the logs of the times, or of the speedups over the arm `beside`."""
         return logs_of(self.a, quantity, self.label, beside), logs_of(self.b, quantity, self.label, beside)
 
     def row(self, quantity: Quantity, changes: dict[View, Change]) -> Compared:
@@ -238,35 +227,44 @@ def compare_runs(
 
     The speedup over the baseline of A's case decides, or with `absolute` the time itself, which is valid only as far as
     the machine did not change between the runs.
-
-    Raises:
-        AgentCompileError: a file has a case or an arm twice (usage).
     """
     decides: View = "absolute" if absolute else "ratio"
     planned = list(_pairs(a, b))
     judged = [one for one in planned if isinstance(one, _Pair) and (absolute or one.label != one.a.baseline)]
-    comparisons = len(judged) * len(QUANTITIES)
-    level = alpha / max(comparisons, 1)
-
     lucks = {quantity: _lucks(planned, quantity) for quantity in QUANTITIES}
 
-    def changes(pair: _Pair, quantity: Quantity) -> dict[View, Change]:
+    def changes(pair: _Pair, quantity: Quantity, level: float) -> dict[View, Change]:
         found: dict[View, Change] = {}
         for view, luck in lucks[quantity].items():
             if view == "absolute":
-                found[view] = change_between(*pair.alone(quantity), claim=claim, level=level, luck=luck)
+                found[view] = change_between(*pair.logs(quantity), claim=claim, level=level, luck=luck)
             elif pair.label != pair.a.baseline:
                 found[view] = _beside(pair, quantity, luck, claim=claim, level=level)
         return found
 
+    return _report(decides, planned, len(judged), changes, claim=claim, alpha=alpha)
+
+
+def _report(
+    decides: View,
+    planned: Sequence[_Pair | Unmeasured],
+    judged: int,
+    changes: Callable[[_Pair, Quantity, float], dict[View, Change]],
+    *,
+    claim: float,
+    alpha: float,
+) -> Report:
+    report = Report(decides=decides, claim=claim, alpha=alpha, comparisons=judged * len(QUANTITIES), rows=())
     rows: list[Row] = []
     for one in planned:
-        rows += [one] if isinstance(one, Unmeasured) else [one.row(q, changes(one, q)) for q in QUANTITIES]
-    return Report(decides=decides, claim=claim, alpha=alpha, comparisons=comparisons, rows=tuple(rows))
+        if isinstance(one, Unmeasured):
+            rows.append(one)
+        else:
+            rows += [one.row(quantity, changes(one, quantity, report.level)) for quantity in QUANTITIES]
+    return replace(report, rows=tuple(rows))
 
 
 def _lucks(planned: Sequence[_Pair | Unmeasured], quantity: Quantity) -> dict[View, Lucks]:
-    """Return the variance factors of both runs, for the times themselves and for the speedups over the baseline."""
     pairs = [one for one in planned if isinstance(one, _Pair)]
     others = [one for one in pairs if one.label != one.a.baseline]
 
@@ -274,47 +272,36 @@ def _lucks(planned: Sequence[_Pair | Unmeasured], quantity: Quantity) -> dict[Vi
         return luck_of(a for a, _ in many), luck_of(b for _, b in many)
 
     return {
-        "absolute": both([one.alone(quantity) for one in pairs]),
-        "ratio": both([one.beside(quantity) for one in others]),
+        "absolute": both([one.logs(quantity) for one in pairs]),
+        "ratio": both([one.logs(quantity, one.a.baseline) for one in others]),
     }
 
 
 def _beside(pair: _Pair, quantity: Quantity, luck: Lucks, *, claim: float, level: float) -> Change:
-    """Compare B's speedup over the baseline with A's; INCONCLUSIVE when a baseline was not measured."""
     beside = pair.a.baseline
     for side, case in (("A", pair.a), ("B", pair.b)):
         baseline = case.arm(beside)
         if baseline is None or baseline.state != "measured":
             why = f"{side}: the baseline {beside} is {baseline.state if baseline else 'not listed'}"
             return _untold((0, 0), why)
-    return change_between(*pair.beside(quantity), claim=claim, level=level, luck=luck)
+    return change_between(*pair.logs(quantity, beside), claim=claim, level=level, luck=luck)
 
 
 def compare_arms(result: SuiteResult, a: str, b: str, *, claim: float, alpha: float = POLICY.alpha) -> Report:
-    """Compare arm `b` with arm `a`, paired by round, in every case of one run that has either.
-
-    Raises:
-        AgentCompileError: the file has a case or an arm twice (usage).
-    """
+    """Compare arm `b` with arm `a`, paired by round, in every case of one run that has either."""
     planned = [
         _pair(case, case.arm(a), case, case.arm(b), f"{b} against {a}", sides=(a, b))
         for case in _by_key(result, "A").values()
         if case.arm(a) or case.arm(b)
     ]
-    comparisons = len(QUANTITIES) * sum(isinstance(one, _Pair) for one in planned)
-    level = alpha / max(comparisons, 1)
-
     cases = [one.a for one in planned if isinstance(one, _Pair)]
     lucks = {quantity: luck_of(logs_of(case, quantity, b, a) for case in cases) for quantity in QUANTITIES}
 
-    def changes(pair: _Pair, quantity: Quantity) -> dict[View, Change]:
+    def changes(pair: _Pair, quantity: Quantity, level: float) -> dict[View, Change]:
         logs = logs_of(pair.a, quantity, b, a)
         return {"paired": change_paired(logs, claim=claim, level=level, luck=lucks[quantity])}
 
-    rows: list[Row] = []
-    for one in planned:
-        rows += [one] if isinstance(one, Unmeasured) else [one.row(q, changes(one, q)) for q in QUANTITIES]
-    return Report(decides="paired", claim=claim, alpha=alpha, comparisons=comparisons, rows=tuple(rows))
+    return _report("paired", planned, len(cases), changes, claim=claim, alpha=alpha)
 
 
 def common_cases(a: SuiteResult, b: SuiteResult) -> list[str]:
@@ -336,11 +323,6 @@ def _pairs(a: SuiteResult, b: SuiteResult) -> Iterator[_Pair | Unmeasured]:
 
 
 def _by_key(result: SuiteResult, side: str) -> dict[str, Case]:
-    """Return the cases by key.
-
-    Raises:
-        AgentCompileError: a case or an arm is listed twice, so that it cannot be paired (usage).
-    """
     for case in result.cases:
         names = [arm.name for arm in case.arms]
         if len(set(names)) < len(names):
@@ -352,12 +334,7 @@ def _by_key(result: SuiteResult, side: str) -> dict[str, Case]:
 
 
 def _pair(
-    a: Case,
-    arm_a: ArmResult | None,
-    b: Case,
-    arm_b: ArmResult | None,
-    label: str,
-    sides: tuple[str, str] = ("A", "B"),
+    a: Case, arm_a: ArmResult | None, b: Case, arm_b: ArmResult | None, label: str, sides: tuple[str, str] = ("A", "B")
 ) -> _Pair | Unmeasured:
     if arm_a and arm_b and arm_a.state == arm_b.state == "measured":
         return _Pair(a=a, arm_a=arm_a, b=b, arm_b=arm_b, label=label, sides=sides)

@@ -9,7 +9,6 @@ import random
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,22 +18,29 @@ import pytest
 import torch
 from agentcompile.bench.figures import recipe
 from agentcompile.bench.figures.accuracy import divergence, interval, losses
-from agentcompile.bench.figures.record import arm_rows, figures_of, import_figure
-from agentcompile.bench.figures.report import Figure, accuracy_figures, arm_table, figure_table
-from agentcompile.bench.harness import course, rates
+from agentcompile.bench.figures.record import (
+    Figure,
+    accuracy_figures,
+    arm_rows,
+    arm_table,
+    figure_table,
+    figures_of,
+    import_figure,
+)
+from agentcompile.bench.harness import course, rates, trial
 from agentcompile.bench.harness.engines import Eager
+from agentcompile.bench.harness.partial import Progress
 from agentcompile.bench.harness.rates import (
     Round,
     Visit,
     agrees,
     bandwidth_share,
     bearable_on,
-    run_round,
     speedup,
     visit,
 )
 from agentcompile.bench.harness.serving import Arm, ArmFailed
-from agentcompile.bench.harness.times import Imported
+from agentcompile.bench.harness.times import Build, Imported
 from agentcompile.bench.harness.trial import Outcome
 from agentcompile.bench.harness.workload import Workload, make_workload, token_bytes
 from agentcompile.bench.models.gguf_file import gguf_name
@@ -43,6 +49,7 @@ from agentcompile.bench.models.presets import PRESETS, materialise
 
 from agentcompile.ir.codec import decode, encode
 from agentcompile.options import DEFAULT_CONTEXT
+from tests.cpu.trials import Commands, setup
 
 FAKE = """
 import sys
@@ -86,20 +93,12 @@ def workload(new: int = 8) -> Workload:
 
 
 def one_round(*arms: Arm, least_s: float = 0.0, bearable: float = rates.CALM_SHARE) -> tuple[Round, dict[str, str]]:
+    build = Build(model=Path(), lock=Path(), home=None, threads=1)
+    made = replace(setup(Path(), Commands()), builds={"ours": build})  # an arm with a lock has steady tokens
     try:
-        return run_round(
-            0,
-            arms,
-            workload(),
-            least_s=least_s,
-            generator=random.Random(0),
-            quiet=nullcontext,
-            bandwidth=lambda: 1e6,
-            beside="fast",
-            steady=lambda name: name == "ours",
-            calm=lambda share: None,
-            bearable=bearable,
-        )
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(trial, "bearable_on", lambda device: bearable)
+            return trial.run_round(0, arms, workload(), least_s, random.Random(0), made)
     finally:
         for arm in arms:
             arm.close()
@@ -235,7 +234,9 @@ def test_contended_rounds_do_not_count() -> None:
 
 def test_an_arm_that_was_always_disturbed_has_a_row_that_says_so() -> None:
     outcome = Outcome(rounds=rounds([(1.0, 2.0)] * 2, others=0.5))
-    part: Any = SimpleNamespace(workload=SimpleNamespace(name="sample"), arms=("a", "absent"), outcome=outcome)
+    part: Any = SimpleNamespace(
+        workload=SimpleNamespace(name="sample"), arms=("a", "absent"), progress=Progress(outcome=outcome)
+    )
     ((model, arm, rate, first, note),) = arm_rows(part)
     assert (model, arm, rate, first) == ("sample", "a", None, None)
     assert "disturbed" in note
@@ -244,7 +245,9 @@ def test_an_arm_that_was_always_disturbed_has_a_row_that_says_so() -> None:
 def test_the_row_of_an_arm_whose_tokens_varied_says_so_beside_its_rate_and_what_else_is_wrong() -> None:
     clean, disturbed = rounds([(1.0, 2.0)] * 3), rounds([(1.0, 2.0)], others=0.5, same=False)
     outcome = Outcome(rounds=(*clean, *disturbed))
-    part: Any = SimpleNamespace(workload=SimpleNamespace(name="sample"), arms=("a", "b"), outcome=outcome)
+    part: Any = SimpleNamespace(
+        workload=SimpleNamespace(name="sample"), arms=("a", "b"), progress=Progress(outcome=outcome)
+    )
     assert list(arm_rows(part)) == [("sample", "a", 1.0, 1.0, ""), ("sample", "b", 0.5, 1.0, rates.VARIES)]
     outcome.agreement["b"] = "token 3 is 7"
     assert [row[-1] for row in arm_rows(part)] == ["", f"token 3 is 7; {rates.VARIES}"]
@@ -257,7 +260,7 @@ def test_a_figure_beside_a_peer_whose_tokens_varied_says_so() -> None:
     def notes(count: int, same: bool) -> list[str]:
         outcome = Outcome(rounds=tuple(rounds([(1.0, 2.0)] * count, same=same, names=("agentcompile", peer))))
         workload = SimpleNamespace(name="qwen3-1.7b", token_bytes=1, weight_bytes=1, cache_bytes=1)
-        part: Any = SimpleNamespace(workload=workload, outcome=outcome, times={})
+        part: Any = SimpleNamespace(workload=workload, progress=Progress(outcome=outcome))
         return [figure.note for figure in figures_of(part) if figure.name.endswith(f"vs {peer}")]
 
     assert notes(3, same=True) == ["", ""]

@@ -27,11 +27,11 @@ import random, sys, os
 from agentcompile.bench.harness.channel import Generation, serve
 class Fake:
     facts = {{"made up": True, "pid": os.getpid()}}
-    def generate(self, ids, new):
+    def generate(self, ids, new, **drawn):
+        if drawn:
+            return Generation([8] * new, random.random(), random.random())
         {act}
         return Generation([7] * new, random.random(), random.random())
-    def sample(self, ids, new, **how):
-        return Generation([8] * new, random.random(), random.random())
     def tops(self, ids, new, count):
         return [7] * new, [[7, 1, 2, 3, 4]] * new
 {load}

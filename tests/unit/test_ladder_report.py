@@ -22,8 +22,7 @@ from agentcompile.bench.harness.result import (
     write_result,
 )
 from agentcompile.bench.ladder.rungs import RUNGS
-from agentcompile.bench.report.ladder_tables import gains_table, rungs_table, shares_table
-from agentcompile.bench.report.markdown import markdown
+from agentcompile.bench.report.markdown import gains_table, markdown, rungs_table, shares_table
 from agentcompile.bench.report.page import page
 from agentcompile.bench.report.plots import draw
 

@@ -68,7 +68,7 @@ class Fake:
 
     facts: dict[str, object] = {}  # noqa: RUF012
 
-    def generate(self, ids: object, new: int) -> Generation:
+    def generate(self, ids: object, new: int, **drawn: object) -> Generation:
         return Generation([7] * new, 1.0, 3.0)
 
     def whole(self, ids: object, new: int) -> list[int]:
