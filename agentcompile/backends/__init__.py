@@ -13,11 +13,7 @@ BACKENDS: Mapping[str, Backend] = {"cpu": Cpu(), "cuda": Cuda()}
 
 
 def backend_of(device: str) -> Backend:
-    """Return the backend of `device`, a device name (``cpu``, ``cuda:1``) or a device kind.
-
-    Raises:
-        KeyError: no backend exists for that kind.
-    """
+    """Return the backend of `device`, a device name (``cpu``, ``cuda:1``) or a device kind."""
     return BACKENDS[device.partition(":")[0]]
 
 

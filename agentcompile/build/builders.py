@@ -37,12 +37,7 @@ Builder = Callable[[BuildJob, Store], Binary | BuildFailed | TimedOut | Disturbe
 def compile(
     source: Source, store: Store, *, toolchain: Toolchain, limit_s: float
 ) -> Binary | BuildFailed | TimedOut | Disturbed:
-    """Compile `source` with its own flags, or find the binary of an earlier run in `store`.
-
-    Raises:
-        AgentCompileError: the store cannot be written or the compiler cannot be started (environment).
-        KeyError: no builder serves the language.
-    """
+    """Compile `source` with its own flags, or find the binary of an earlier run in `store`."""
     return BUILDERS[source.language](BuildJob(source=source, toolchain=toolchain, limit_s=limit_s), store)
 
 
@@ -105,7 +100,6 @@ def _compile_triton(job: BuildJob, store: Store) -> Binary | BuildFailed | Timed
 
 
 def _binary(built: Path | BuildFailed | TimedOut | Disturbed) -> Binary | BuildFailed | TimedOut | Disturbed:
-    """Return a file of the store as a binary, or why there is none."""
     if not isinstance(built, Path):
         return built
     return Binary(digest=digest_bytes("file/1", built.read_bytes()), path=str(built))

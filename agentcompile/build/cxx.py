@@ -36,9 +36,6 @@ def run_cxx(
     It works in a scratch directory with relative names, so that neither log nor binary contains its path. Compiling and
     linking are two commands, because a single one that is killed leaves its object file in the system's temporary
     directory.
-
-    Raises:
-        AgentCompileError: the store cannot be written or the compiler cannot be started (environment).
     """
     deadline = time.monotonic() + limit_s
     with store.scratch() as folder:
@@ -80,11 +77,7 @@ def clean_log(log: str, folder: Path | None = None) -> str:
 
 
 def _run(command: list[str], folder: Path, deadline: float, limit_s: float) -> tuple[int, str] | TimedOut:
-    """Run a command in our own process group, so that killing the worker's group kills the compiler too.
-
-    Raises:
-        AgentCompileError: the compiler cannot be started (environment).
-    """
+    # In our own process group, so that killing the worker's group kills the compiler too.
     log = folder / "log"
     with log.open("wb") as file:
         try:

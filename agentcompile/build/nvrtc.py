@@ -60,31 +60,19 @@ class Cubin:
 
 
 def nvrtc_version() -> tuple[int, int]:
-    """Return the version of the library.
-
-    Raises:
-        AgentCompileError: NVRTC is not installed (environment).
-    """
+    """Return the version of the library."""
     nvrtc = _library()
     major, minor = _checked(nvrtc.nvrtcVersion())
     return int(major), int(minor)
 
 
 def nvrtc_toolchain() -> Toolchain:
-    """Return NVRTC as the compiler of a target.
-
-    Raises:
-        AgentCompileError: NVRTC is not installed (environment).
-    """
+    """Return NVRTC as the compiler of a target."""
     return Toolchain(compiler="nvrtc", name=f"nvrtc {'.'.join(map(str, nvrtc_version()))}")
 
 
 def compile_cubin(text: str, flags: tuple[str, ...]) -> Cubin | BuildFailed:
-    """Compile `text` with `flags`, which include ``--gpu-architecture=sm_90`` or another.
-
-    Raises:
-        AgentCompileError: NVRTC is not installed (environment).
-    """
+    """Compile `text` with `flags`, which include ``--gpu-architecture=sm_90`` or another."""
     nvrtc = _library()
     program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, None, None))
     try:

@@ -37,11 +37,7 @@ _ALIGNED = [["tt.divisibility", 16]]
 
 
 def triton_version() -> str:
-    """Return the version of the package.
-
-    Raises:
-        AgentCompileError: Triton is not installed (environment).
-    """
+    """Return the version of the package."""
     return str(_library().__version__)
 
 

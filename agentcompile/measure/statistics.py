@@ -58,9 +58,6 @@ def contrast(
 
     FASTER means mean − t(1 − alpha/(m·g), ν)·s/√n > ln(1 + claim), with m·g = `comparisons` the number of finalists
     times that of looks, planned beforehand.
-
-    Raises:
-        ValueError: one of the arms failed.
     """
     a, b = timing.live.index(arm), timing.live.index(baseline)
     counted = [_counted(process, a, b, claim=claim, policy=policy) for process in timing.processes]
@@ -167,11 +164,7 @@ def measurement(
     comparisons: int = 1,
     policy: Policy = POLICY,
 ) -> Measurement:
-    """Return the `Measurement` of one arm beside a baseline; `bytes` is what the region must move at least.
-
-    Raises:
-        ValueError: one of the arms failed.
-    """
+    """Return the `Measurement` of one arm beside a baseline; `bytes` is what the region must move at least."""
     found = contrast(timing, arm, baseline, claim=claim, comparisons=comparisons, policy=policy)
     taken = timing.per_launch_ns(arm)
     times = sorted(taken)
@@ -198,9 +191,6 @@ def usual_ns(timing: Timing, arm: int, policy: Policy = POLICY) -> float:
     """Return the undisturbed time of a launch: the median of the intervals without waiting, if there are enough.
 
     Otherwise it is the lower quartile of all intervals, and 0 when there are none.
-
-    Raises:
-        ValueError: the arm failed.
     """
     at = timing.live.index(arm)
     taken = [
@@ -351,7 +341,6 @@ def _pair(timed: Round, arm: int, baseline: int, batch: int) -> _Pair:
 
 
 def _every(process: Samples, arm: int, baseline: int) -> list[_Pair]:
-    """Return the pairs of all rounds, disturbed ones too."""
     return [_pair(timed, arm, baseline, process.batch) for timed in process.rounds]
 
 

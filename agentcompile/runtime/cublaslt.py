@@ -100,11 +100,6 @@ class Lt:
     """cuBLASLt on one device: `library` has its entry points, `stream` returns the stream to launch products on."""
 
     def __init__(self, library: ctypes.CDLL, stream: Callable[[], int]) -> None:
-        """Set the entry points' types and create a cuBLASLt handle.
-
-        Raises:
-            AgentCompileError: `library` lacks an entry point or the handle cannot be created.
-        """
         self.stream = stream
         self._library = library
         try:
@@ -145,11 +140,6 @@ class Product:
     """One problem with its descriptors and the algorithm of one rank; not for two threads at once."""
 
     def __init__(self, lt: Lt, problem: Problem, rank: int) -> None:
-        """Create the descriptors and choose the algorithm of rank `rank`.
-
-        Raises:
-            AgentCompileError: the type is not a 16-bit float, or cuBLASLt has no algorithm of that rank.
-        """
         kind = _TYPES.get(problem.dtype)
         if kind is None:
             raise AgentCompileError(f"cublaslt.linear: {problem}: not of a 16-bit type", hint=_HINT)
@@ -269,22 +259,14 @@ class Linear:
         self._products: dict[Problem, Product] = {}
 
     def __call__(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-        """Compute `linear` of these operands.
-
-        Raises:
-            AgentCompileError: as for `prepare`, or when cuBLASLt refuses to run.
-        """
+        """Compute `linear` of these operands."""
         flat, dense = _aligned(x.reshape(-1, w.shape[1])), _aligned(w)
         bias = None if b is None else _aligned(b)
         y = self._product(_problem(flat, dense, bias)).run(flat, dense, bias)
         return y.view(*x.shape[:-1], w.shape[0])
 
     def prepare(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> None:
-        """Choose the algorithm for operands of these shapes; they may be meta tensors without memory.
-
-        Raises:
-            AgentCompileError: the operands have several types, or no algorithm has this rank.
-        """
+        """Choose the algorithm for operands of these shapes; they may be meta tensors without memory."""
         self._product(_problem(x.reshape(-1, w.shape[1]), w, b))
 
     def _product(self, problem: Problem) -> Product:
@@ -308,18 +290,11 @@ def _aligned(operand: torch.Tensor) -> torch.Tensor:
 
 
 def operators(region: Region, settings: Params, lt: Lt | None = None) -> Mapping[str, Operator]:
-    """Return `linear` for `region` with every algorithm already chosen.
-
-    `lt` is cuBLASLt on the current device unless given.
-
-    Raises:
-        AgentCompileError: ALGO is no rank, cuBLASLt is not there, or it has no algorithm of that rank.
-    """
+    """Return `linear` for `region` with every algorithm already chosen, by `lt` or else on the current device."""
     linear = Linear(lt or _here(), rank_of(settings))
     table, tokens = region.body.table(), dict(region.dims).get("tokens", 1)
 
     def seen(use: Use) -> torch.Tensor:
-        """Return a meta tensor with the shape and type that the operator gets."""
         value = table[use.value]
         bare = torch.empty(concrete(value.shape, tokens), dtype=TORCH_DTYPES[value.dtype], device="meta")
         return apply_views(bare, use.views, tokens)

@@ -80,10 +80,7 @@ class DeviceDecode:
         return DeviceLoop(self, frozenset(stop_ids), min(context, self.context))
 
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
-        """Set the sampling for the next tokens and drop steps that were queued ahead.
-
-        Returns False when the sampling needs a sampler and there is none.
-        """
+        """Set the sampling of the next tokens and drop steps queued ahead; False when a sampler is missing."""
         self._ahead = 0
         self._drawing, self._noting = not sampling.greedy or logprobs, logprobs
         if self._drawing and self._sampler is not None:
@@ -133,7 +130,6 @@ class DeviceDecode:
         return self._tokens_here[:count].tolist(), self._logprobs_here[:count].tolist() if self._noting else []
 
     def _ended(self) -> None:
-        """Enqueue what follows each step of a generation: sampling, if tokens are drawn, and the advance kernel."""
         if self._drawing and self._sampler is not None:
             self._sampler.enqueue()
         self._advance()
@@ -155,10 +151,7 @@ class DeviceLoop:
         return self._decode.begin(sampling, first=first, logprobs=logprobs)
 
     def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
-        """Choose the token from the logits [vocab] of a prompt's last token, at position `at`.
-
-        None when the logits' shape, type or device is not the step's.
-        """
+        """Choose the token from a prompt's last logits [vocab], at `at`; None when they are not like the step's."""
         drawn = self._decode.draw(logits, at, ahead=more and at + 1 < self._context)
         return None if drawn is None else Made(tokens=tuple(drawn[0]), reason="limit", logprobs=tuple(drawn[1]))
 
@@ -250,7 +243,6 @@ class DevicePrefill:
         return logits
 
     def _chunk(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
-        """Run one chunk from position `first` by a single graph, or without one at the end of the cache; see `run`."""
         count = tokens.numel()
         length = next(length for length in self._lengths if count <= length)
         with on_device(f"a prompt's chunk of {length} tokens"):

@@ -99,10 +99,7 @@ def packed(sampling: Sampling, *, first: int, slots: int = 0) -> bytes:
 
 
 class DeviceSampler:
-    """The sampling kernel bound to one step's tensors.
-
-    Its settings lie on the device, so that a captured launch serves any of them.
-    """
+    """The sampling kernel bound to one step's tensors; its settings lie on the device: a captured launch serves any."""
 
     def __init__(
         self,

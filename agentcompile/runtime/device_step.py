@@ -184,10 +184,7 @@ def first_chunk(program: Program, memory: Memory, modules: Mapping[str, Module],
 
 
 class Unrolled:
-    """Graphs of one step and of `UNROLL` steps, captured when first needed, which together make any number of steps.
-
-    `capture(steps, way)` captures a graph of `steps` steps in one of two ways.
-    """
+    """Graphs of one step and of `UNROLL` steps, made by `capture(steps, way)` when needed, for any number of steps."""
 
     def __init__(self, capture: Callable[[int, bool], torch.cuda.CUDAGraph]) -> None:
         self._capture = capture
@@ -209,10 +206,7 @@ def enqueued(call: Call) -> Action:
 
 @functools.cache
 def _side_stream(device: int) -> torch.cuda.Stream:
-    """Return the stream on which a device's graphs are captured.
-
-    There is one per device, as PyTorch keeps a matrix workspace for every stream it has seen.
-    """
+    """Return the stream of a device's captures: one only, as PyTorch keeps a matrix workspace for every stream."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 

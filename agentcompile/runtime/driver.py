@@ -48,11 +48,6 @@ class Module:
     """A cubin, or a file of several, loaded into the current context; it stays loaded as long as the process."""
 
     def __init__(self, path: Path) -> None:
-        """Load `path`.
-
-        Raises:
-            AgentCompileError: the driver refuses the file (environment).
-        """
         self.path = path
         self._entries: dict[str, Entry] = {}
         _primary_context()
@@ -145,11 +140,7 @@ class Call:
         return Call(function=entry.function, config=config, keep=(words, places), parameters=ctypes.addressof(places))
 
     def run(self, stream: int) -> None:
-        """Enqueue on the stream with that handle.
-
-        Raises:
-            AgentCompileError: the launch itself is refused.
-        """
+        """Enqueue on the stream with that handle."""
         driver = _driver()
         self.config.hStream = stream
         _checked(driver.cuLaunchKernelEx(self.config, self.function, self.parameters, 0), "a kernel cannot be started")

@@ -103,7 +103,6 @@ class _Streamer:
         self._prompt = True
 
     def put(self, value: torch.Tensor) -> None:
-        """Queue each new id; the first call, which has the prompt's ids, is skipped."""
         if not self._prompt:
             for token in value.flatten().tolist():
                 self._made.put(int(token))

@@ -95,7 +95,6 @@ def _may_be_one(
 
 
 def _kept(call: NativeCall | TorchCall, buffers: Mapping[str, Buffer]) -> set[str]:
-    """Return the buffers that a call uses, except its own workspaces."""
     return {name for name in call.uses if name and buffers[name].role != "workspace"}
 
 

@@ -70,10 +70,7 @@ def _mv(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torc
 
 
 def _matmul(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-    """Multiply x [B, 1, in] by w transposed, as a matrix-matrix product with the weights on the left.
-
-    The product is [out, in] @ [in, B].
-    """
+    """Multiply x [B, 1, in] by w transposed, with the weights on the left: [out, in] @ [in, B]."""
     columns = x.reshape(-1, x.shape[-1]).t()
     y = torch.matmul(w, columns) if b is None else torch.addmm(b[:, None], w, columns)  # adds the bias before rounding
     return y.t().reshape(*x.shape[:-1], -1)

@@ -29,10 +29,7 @@ class Memory:
     def __init__(
         self, programs: Sequence[Program], read: Read, constants: Mapping[str, torch.Tensor], device: str = "cpu"
     ) -> None:
-        """Load and pack the weights and constants that `programs` name, and allocate their state.
-
-        What `read` raises for a tensor that is not there passes through.
-        """
+        """Load and pack the weights and constants that `programs` name, and allocate their state."""
         buffers: dict[tuple[str, str, str], Buffer] = {}
         for program in sorted(programs, key=lambda one: one.phase == "decode"):
             for buffer in program.buffers:
@@ -83,10 +80,7 @@ class Memory:
         )
 
     def resident(self, buffer: Buffer) -> torch.Tensor:
-        """Return the buffer as it lies in memory: shaped when row-major, flat when packed.
-
-        Of a state only the buffer's seats are returned.
-        """
+        """Return the buffer as it lies in memory: shaped when row-major, flat when packed; a state's own seats."""
         tensor = self._tensors[_key(buffer)]
         return tensor[: _static(buffer)[0]] if buffer.role == "state" else tensor
 
@@ -108,10 +102,7 @@ class Memory:
         return [tensor for key, tensor in self._tensors.items() if key[0] == "state"]
 
     def furnish(self, seed: int = 0) -> None:
-        """Fill the KV cache with standard normal numbers, for a step that is timed.
-
-        Over zeros no maximum ever rises, and bits that do not change take less power to move.
-        """
+        """Fill the KV cache with normal numbers for timing: over zeros no maximum rises, and less power is drawn."""
         for number, state in enumerate(self.states()):
             flat = state.view(-1)
             size = min(flat.numel(), _FURNISHED)

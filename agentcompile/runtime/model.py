@@ -122,11 +122,7 @@ class CompiledModel:
         checkpoint: Path,
         beside: Callable[[Callable[[Sequence[int]], torch.Tensor]], Beside] | None = None,
     ) -> None:
-        """Bind the decode step, the prefill and the memory of one model.
-
-        `beside` makes the generator for several prompts from the function that prefills one; without it they run in
-        turn.
-        """
+        """Bind one model; `beside` makes the generator for several prompts from the function that prefills one."""
         self.info = info
         self.tokenizer = tokenizer
         self.checkpoint = checkpoint
@@ -200,10 +196,7 @@ class CompiledModel:
         logprobs: bool = False,
         ignore_eos: bool = False,
     ) -> Iterator[Piece]:
-        """Generate as `generate` does for one prompt, yielding pieces as they are made.
-
-        Closing the iterator ends the generation.
-        """
+        """Generate as `generate` does for one prompt, yielding pieces as they are made; closing it ends that."""
         request = request_of(
             self.info,
             self.tokenizer,
@@ -328,7 +321,6 @@ class CompiledModel:
             chunk = max(1, min(2 * chunk, round(chunk * STREAM_S / max(spent, 1e-6))))
 
     def _python_loop(self, prompt: int, request: Request) -> Iterator[Piece]:
-        """Yield all but the first token, each chosen by the host."""
         made = 1
         finish: Finish | None = None
         dismiss_threads()

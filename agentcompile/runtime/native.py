@@ -76,11 +76,6 @@ class Library:
     """A loaded shared object of kernels; it stays loaded as long as the process, as launches hold raw addresses."""
 
     def __init__(self, path: Path) -> None:
-        """Load `path`.
-
-        Raises:
-            AgentCompileError: the system refuses to load it (environment).
-        """
         self.path = path
         try:
             self.handle = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
@@ -136,13 +131,6 @@ class Executor:
     """
 
     def __init__(self, library: Path, threads: int) -> None:
-        """Open the pool of the executor that was built at `library`.
-
-        Raises:
-            ValueError: `threads` is not in 1..256.
-            AgentCompileError: the library cannot be loaded or has another interface version (environment).
-            MemoryError: there is no memory for the pool.
-        """
         if not 1 <= threads <= MAX_THREADS:
             raise ValueError(f"threads = {threads} is not in 1..{MAX_THREADS}")
         self.threads = threads
@@ -199,7 +187,6 @@ class Clock:
     """
 
     def __init__(self, count: int) -> None:
-        """Make a stopped clock for a step of `count` calls."""
         self._spent = (ctypes.c_int64 * count)()
         self.running = False
         self.steps = 0
@@ -225,11 +212,6 @@ class Clock:
 
 
 def _bind(calls: Sequence[Call]) -> tuple[ctypes.Array[_CallStruct], list[object]]:
-    """Return the launches as C structures, and the pointer arrays that they refer to.
-
-    Raises:
-        ValueError: there are no calls, or one has a null kernel address.
-    """
     if not calls:
         raise ValueError("a program needs at least one call")
     bound, keep = (_CallStruct * len(calls))(), list[object]()
@@ -246,11 +228,7 @@ class Program:
     """An ordered list of launches with a barrier after each."""
 
     def __init__(self, executor: Executor, calls: Sequence[Call], *, clock: Clock | None = None, at: int = 0) -> None:
-        """Bind `calls` to `executor`; they are the calls number `at` and on of the `clock`.
-
-        Raises:
-            ValueError: there are no calls, or one has a null kernel address.
-        """
+        """Bind `calls` to `executor`; they are the calls number `at` and on of the `clock`."""
         self._executor = executor
         self._calls, self._keep = _bind(calls)
         self._clock, self._at = clock, at
@@ -342,10 +320,7 @@ class Decoder:
         """Return None: a prompt's last logits lie on the host, which chooses from them."""
 
     def steps(self, count: int, *, at: int = 0, more: bool = False) -> Made:
-        """Make up to `count` steps; at a position past the cache, none, with the reason `context`.
-
-        The position is read from memory, so `at` and `more` have no effect here.
-        """
+        """Make up to `count` steps from the position in memory, whatever `at` and `more` say; none past the cache."""
         with self._lock:
             self._cancel.value = 0
             out = (ctypes.c_int64 * max(count, 1))()

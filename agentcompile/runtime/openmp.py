@@ -46,10 +46,7 @@ def team() -> tuple[int, int, int] | None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep PyTorch's small operators on the calling thread.
-
-    Threads that they would wake spin beside our own pool, which costs the next step more than they gain.
-    """
+    """Keep PyTorch's small operators on this thread: others that they wake spin beside our own pool."""
     with _threads(1):
         yield
 

@@ -112,10 +112,7 @@ class _Pair:
         return (batch, tokens) == (1, self._tokens) and narrow.shape == (1, self._rows, width)
 
     def around_widest(self, run: range) -> range | None:
-        """Return the calls of `run` from the first to the last that use the widest activation internal to `run`.
-
-        None when no activation is internal to it.
-        """
+        """Return the calls of `run` from the first to the last use of the widest activation internal to it."""
         inner = self.inner(run)
         widest = max((self._wide[name].nbytes for name in inner), default=0)
         touching = [at for name in inner if self._wide[name].nbytes == widest for at in self._used[name]]
@@ -133,11 +130,9 @@ class _Pair:
         )
 
     def activations(self, call: _Call) -> Iterator[str]:
-        """Yield the activations that a call reads or writes."""
         return (name for name in call.uses if name and self.narrow[name].role == "activation")
 
     def part(self, wide: Buffer, number: int) -> Buffer:
-        """Return the buffer for the rows of piece `number` of an activation."""
         narrow = self.narrow[wide.name]
         start = wide.start + number * narrow.nbytes
         return replace(narrow, name=f"{wide.name}[{number}]", whole=wide.whole or wide.name, start=start)

@@ -119,11 +119,7 @@ def positions_of(positions: Sequence[int] | None, count: int) -> set[int]:
 
 
 def _encoded(info: ModelInfo, tokenizer: Tokenizer | None, prompt: str) -> array[int]:
-    """Tokenise a text; one far too long is refused after its beginning, as tokenising megabytes takes seconds.
-
-    Raises:
-        AgentCompileError: there is no tokenizer, or the text is longer than the cache (usage).
-    """
+    # A text far too long is refused after its beginning, as tokenising megabytes takes seconds.
     if tokenizer is None:
         raise AgentCompileError(f"{info.name}: there is no tokenizer", hint="pass token ids")
     size = _PER_TOKEN * info.context + _SLACK

@@ -127,10 +127,7 @@ def greatest_of_rows(logits: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def _likeliest(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """Return at least `count` tokens with the largest scores, most likely first, the lower id first among equals.
-
-    Every token as likely as the last of them is included.
-    """
+    """Return at least `count` likeliest tokens, with all as likely as the last; the lower id first among equals."""
     if count >= scores.numel():
         return torch.argsort(scores, descending=True, stable=True)
     least = torch.topk(scores, count, sorted=False).values.min()

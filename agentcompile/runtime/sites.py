@@ -58,7 +58,6 @@ def torch_site(
     packed = {name for _, name, _ in inputs if buffers[name].layout != "row-major"}
 
     def read(name: str, shape: tuple[int, ...] | None) -> torch.Tensor:
-        """Return a buffer as PyTorch needs it: row-major, in the port's shape."""
         tensor = memory.dense(buffers[name]) if name in packed else env[name]
         return tensor if shape is None else tensor.reshape(shape)  # PyTorch's results may have other strides
 
@@ -110,10 +109,7 @@ def torch_site(
 def _kept(
     region: Region, seen: Mapping[str, Seen], buffers: Mapping[str, Buffer], tokens: int, kept: Packed
 ) -> tuple[str, Single] | None:
-    """Return the packed weight of a region of one operator, and a function that runs the region on it.
-
-    None where `kept` cannot run it.
-    """
+    """Return the packed weight of a region of one operator, and a function that runs it; None where `kept` cannot."""
     (node,) = region.body.nodes
     if node.attrs or len(node.inputs) < 2 or any(use.views for use in node.inputs[1:]):
         return None
@@ -134,7 +130,6 @@ def _kept(
 
 
 def _seen(shape: Sequence[Dim], buffer: Buffer, tokens: int) -> tuple[int, ...] | None:
-    """Return the shape that a port sees, or None when it is the buffer's own."""
     seen = concrete(shape, tokens)
     return None if seen == concrete(buffer.shape, tokens) else seen
 
@@ -167,10 +162,7 @@ def _operands(graph: Graph, tokens: int) -> Callable[[Sequence[torch.Tensor]], l
 
 
 def product_into(graph: Graph, tokens: int) -> Callable[[Sequence[torch.Tensor], torch.Tensor], None] | None:
-    """Return a function that writes the result of a graph of one `linear` into a given dense tensor.
-
-    This saves a copy, which costs a chunk as much as some operators. None for any other graph.
-    """
+    """Return a function that writes the result of a graph of one `linear` into a dense tensor; None for others."""
     if [node.op for node in graph.nodes] != ["linear"] or graph.nodes[0].attrs:
         return None
     operands = _operands(graph, tokens)

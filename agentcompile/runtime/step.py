@@ -47,13 +47,7 @@ class HostStep:
         """The clock of the program's calls, in their order."""
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Run on `tokens` [T] at `positions` [T], both int64; return the logits of the last token, [vocab].
-
-        The result is overwritten by the next step.
-
-        Raises:
-            ValueError: the chunk is longer than the capacity.
-        """
+        """Run on `tokens` [T] at `positions` [T], int64; return the last logits [vocab], until the next step."""
         bound = self._bind(tokens.numel())
         bound.token.copy_(tokens)
         bound.position.copy_(positions)
@@ -94,10 +88,7 @@ class HostStep:
         )
 
     def time(self, repeat: int, samples: int, then: native.Call | None = None) -> list[int]:
-        """Return `samples` intervals in ns, each around `repeat` decode steps at the position that memory holds.
-
-        The launch `then` runs after each step, if given.
-        """
+        """Return `samples` intervals in ns of `repeat` decode steps at memory's position, `then` after each step."""
         bound = self._bind(1)
         if bound.whole is not None:
             whole = native.Program(self._executor, [*bound.launches, then]) if then else bound.whole
@@ -184,8 +175,6 @@ class _Bound:
 
 
 def _clocked(site: Action, clock: native.Clock, at: int) -> Action:
-    """Return `site`, call number `at`, timed while the clock runs."""
-
     def act() -> None:
         if not clock.running:
             site()

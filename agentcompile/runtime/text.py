@@ -107,10 +107,7 @@ class TextStream:
 
 
 def push(stream: TextStream, tokens: Sequence[int], stop: Sequence[str]) -> tuple[str, int]:
-    """Return the text of `tokens` and how many of them were used.
-
-    With stop strings tokens are pushed one at a time, up to the one that completes a stop string.
-    """
+    """Return the text of `tokens` and how many were used: with stop strings, up to the one that completes one."""
     if not stop:
         return stream.push(tokens), len(tokens)
     text = ""

@@ -45,10 +45,7 @@ def poison(tensor: Tensor, pattern: Poison) -> None:
 
 
 def fingerprint(tensor: Tensor) -> str:
-    """Return a digest of a tensor's bytes at memory speed.
-
-    It hashes the row and column sums of the folded bytes, so that moved values show too.
-    """
+    """Return a digest of a tensor's bytes at memory speed, from row and column sums, so that moved values show too."""
     flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
     width = 4096
     body = flat[: flat.numel() // width * width].view(torch.int64).view(-1, width // 8)
@@ -68,11 +65,7 @@ def _noise(nbytes: int, generator: torch.Generator) -> Tensor:
 
 
 def _fenced(nbytes: int, side: Fence) -> Tensor:
-    """Return a mapping whose last, or first, `nbytes` border an unmapped page, on PyTorch's default device.
-
-    Raises:
-        OSError: the pages beside the mapping cannot be protected.
-    """
+    # The last, or first, `nbytes` border an unmapped page; on PyTorch's default device.
     if backend_of(torch.get_default_device().type).own_memory:
         from agentcompile.validate.device_fence import fenced
 

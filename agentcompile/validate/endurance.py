@@ -163,7 +163,6 @@ class _Clock:
 
     @property
     def over(self) -> bool:
-        """Whether the budget is spent."""
         return self.share > 1.0
 
 

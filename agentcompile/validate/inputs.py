@@ -208,7 +208,6 @@ class Generator:
         return found | {node.inputs[0].value for node in self._nodes("position_table")}
 
     def _table_rows(self, value: Value) -> int:
-        """Return the number of rows of the table that `value` indexes."""
         table = self.region.body.table()
         for node in self._readers[value.id]:
             if node.op == "embedding":
@@ -371,7 +370,6 @@ class Generator:
         return name
 
     def _break(self, case: Case, found: dict[str, Tensor]) -> None:
-        """Put a NaN or an infinity into one element of one activation."""
         ports = [v.id for v in self._inputs if v.role == "activation" and v.id in found and self._plain(v)]
         if ports:
             name = ports[round(case.place * (len(ports) - 1))]
@@ -382,6 +380,5 @@ class Generator:
                 flat[(at + 3) % flat.numel()] = math.inf
 
     def _plain(self, value: Value) -> bool:
-        """Return whether a value is data, and not an index or an angle."""
         angles = {use.value for node in self._nodes("rope") for use in node.inputs[1:]}
         return value.dtype not in ("int64", "int32") and value.id not in angles

@@ -154,7 +154,6 @@ class _Suite:
         )
 
     def draw(self, case: Case) -> Drawn:
-        """Draw the inputs of a case, load them and evaluate the reference."""
         self._use(case.weights)
         drawn = self.tools.recall(case, self._drawn)
         self._rig.load({name: tensor for name, tensor in drawn.inputs.items() if name not in self._parameters})
@@ -216,7 +215,6 @@ class _Suite:
         return len(_TURNS)
 
     def _use(self, which: int) -> None:
-        """Draw and load the parameters `which`, unless they are loaded."""
         if which != self._which:
             self._which = which
             self._parameters = self._generator.parameters(which)

@@ -84,11 +84,7 @@ class Windows:
             used.random_(0, rows, generator=self._generator)
 
     def _stand(self, port: Port, used: torch.Tensor) -> None:
-        """Fill with positions: the last one where attention reads a cache, since its cost depends on it.
-
-        Otherwise they are random: a row of a table costs the same wherever it is. A prefill chunk gets consecutive
-        positions, one per token.
-        """
+        """Fill with the last position where attention reads a cache, as its cost depends on it; else with any."""
         last = self._region.regime.context[1] - 1
         if self._region.regime.phase == "prefill":  # a slot for every token of the chunk
             first = max(last + 1 - port.numel, 0)

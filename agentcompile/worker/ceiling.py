@@ -162,7 +162,6 @@ class _Repeated:
         self._program, self._factor = Program(executor, [call]), factor
 
     def interval(self, batch: int) -> Interval:
-        """Time `batch` times the factor launches, after a few untimed ones."""
         settle()
         self._program.run(max(1, batch // 4))
         return interval(lambda: self._program.time(max(1, round(batch * self._factor)), 1)[0])
@@ -181,14 +180,10 @@ class _Probe:
         self._library, self._executor = Library(Path(made.path)), executor
 
     def has(self, name: str) -> bool:
-        """Return whether the kernel is built for this machine's instruction set."""
         return self._library.find(name) is not None
 
     def rate(self, name: str, data: torch.Tensor, count: int, work: int, repeat: int = 1) -> _Rate:
-        """Return the best rate of a few undisturbed runs, in units of `work` a second.
-
-        On a machine that is disturbed, it is the best of all runs that fit into the time limit.
-        """
+        """Return the best rate of a few undisturbed runs, or of all in the time limit, in `work` a second."""
         call, keep = self.bound(name, data, count, torch.zeros(16 * self._executor.threads))
         program = Program(self._executor, [call])
         program.run()
@@ -203,7 +198,6 @@ class _Probe:
         return _Rate(per_s=work * repeat / max(best.ns, 1) * 1e9, calm=calm == _CALM_TRIES or _calm(best))
 
     def run(self, name: str, data: torch.Tensor, count: int, outputs: int) -> torch.Tensor:
-        """Run the kernel and return what it writes."""
         out = torch.zeros(outputs)
         call, keep = self.bound(name, data, count, out)
         Program(self._executor, [call]).run()

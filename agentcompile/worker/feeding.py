@@ -69,16 +69,12 @@ class Pulse:
 
 
 class _Decode:
-    """A decode step with a beat after each run."""
-
     def __init__(self, step: Decode, pulse: Pulse) -> None:
         self.again = pulse.after(step.again)
         self.clock, self.decoder = step.clock, step.decoder
 
 
 class _Prefill:
-    """A prefill with a beat after each chunk."""
-
     def __init__(self, chunks: Prefill, pulse: Pulse) -> None:
         self.capacity, self.run = chunks.capacity, pulse.after(chunks.run)
 

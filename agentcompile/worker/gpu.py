@@ -38,11 +38,7 @@ from agentcompile.worker.steps import constants
 
 
 class Gpu:
-    """The device that `Setup` names.
-
-    Raises:
-        AgentCompileError: the device cannot be used (environment).
-    """
+    """The device that `Setup` names."""
 
     def __init__(self, setup: p.Setup, box: Box) -> None:
         self._setup, self._box = setup, box

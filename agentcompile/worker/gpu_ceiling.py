@@ -129,7 +129,6 @@ class _Repeated:
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def interval(self, batch: int) -> Interval:
-        """Time `batch` times the factor launches."""
         times = max(1, round(batch * self._factor))
         if times not in self._graphs:
             run = self._call.run

@@ -68,10 +68,7 @@ def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
 
 
 def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box) -> Samples:
-    """Time the programs of `request` in interleaved rounds in this process.
-
-    Decode steps run at its position in `memory`, prefill chunks at the start of the cache.
-    """
+    """Time programs in interleaved rounds: decode steps at the request's position, chunks at the start of the cache."""
     programs = [arm.program for arm in request.arms]
     modules = dict[str, Module]()
     overlap = overlaps_launches(target.arch)
@@ -152,7 +149,6 @@ class _Graphs(ABC):
         self._watch = Stopwatch()
 
     def interval(self, batch: int) -> Interval:
-        """Time `batch` launches as one graph."""
         self._box.write(self._index)
         if batch not in self._samples:
             outputs, seen = self._inputs.outputs.assign(batch)
@@ -174,7 +170,6 @@ class _Graphs(ABC):
         """Check the outputs that the sample left."""
 
     def _turn(self, batch: int) -> list[tuple[int, int]]:
-        """Return the slot and window of every launch."""
         return [(i % self._inputs.slots.count, i % WINDOWS) for i in range(batch)]
 
 
@@ -251,7 +246,6 @@ class _StepArm:
         self._watch = Stopwatch()
 
     def once(self) -> torch.Tensor:
-        """Run one step and return its logits."""
         self._box.write(self._index)
         self._one.replay()
         return self._step.logits
@@ -275,6 +269,5 @@ class _Fresh:
         self._arm, self._tokens, self._probe = arm, tokens, probe
 
     def interval(self, batch: int) -> Interval:
-        """Draw new tokens and time the step's arm."""
         self._tokens.copy_(self._probe.fresh())
         return self._arm.interval(batch)

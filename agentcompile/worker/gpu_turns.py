@@ -47,7 +47,6 @@ class Turns:
 
 
 def _share() -> float:
-    """Return the other processes' share of the GPU's time."""
     alone_ms = min(_spun_ms(1) for _ in range(_ALONE))
     return max(1.0 - _ROW * alone_ms / _spun_ms(_ROW), 0.0)
 

@@ -20,14 +20,7 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int64": torch.int64, 
 
 
 def bind(source: Source, binary: Library, buffers: Buffers) -> list[Call]:
-    """Bind the launches of `source` to `buffers`, in order; an argument without a name is null.
-
-    The caller keeps the tensors alive.
-
-    Raises:
-        KeyError: a buffer is not there.
-        AgentCompileError: the binary lacks an entry.
-    """
+    """Bind the launches of `source` to `buffers`, which the caller keeps alive; an argument without a name is null."""
     return [
         Call.of(binary, launch.entry, [buffers[name].data_ptr() if name else 0 for name in launch.arguments])
         for launch in source.launches
@@ -42,10 +35,7 @@ def workspaces(source: Source) -> dict[str, torch.Tensor]:
 def runner(
     implementation: Implementation, region: Region, executor: Executor, before: Call | None = None
 ) -> Callable[[Buffers], None]:
-    """Return a function that launches a candidate once on the given buffers, output buffers included.
-
-    `before` runs ahead of each of its launches.
-    """
+    """Return a function that launches a candidate once on the given buffers, with `before` ahead of each launch."""
     source = implementation.source
     if source.language == "library":
         call = bind_library(source.call, region, source.settings)
@@ -66,10 +56,7 @@ def binder(implementation: Implementation) -> Callable[[Buffers], list[Call]]:
 def in_turn(
     implementation: Implementation, threads: int, before: Call | None = None
 ) -> Callable[[Buffers, bool], None] | None:
-    """Return a function that runs a candidate's ranks one after another in this thread, in order or backwards.
-
-    `before` runs ahead of each rank. None for library calls.
-    """
+    """Return a function that runs a candidate's ranks in turn, with `before` ahead of each; None for library calls."""
     source = implementation.source
     if source.language == "library":
         return None

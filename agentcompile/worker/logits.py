@@ -63,10 +63,7 @@ class Probe:
     def __init__(
         self, tokens: Tensor, programs: Sequence[Program], runs: Sequence[Run], *, vocab: int, seed: int
     ) -> None:
-        """Draw the tokens and run the reference on them.
-
-        `tokens` is the tensor that a step reads, with a token per sequence; `runs` are the arms.
-        """
+        """Draw the tokens and run the reference on them; `tokens` is what a step reads, `runs` are the arms."""
         self._tokens, self._runs, self._reference = tokens, runs, reference_of(programs)
         self._generator = torch.Generator(tokens.device).manual_seed(seed)
         self._vocab = vocab
@@ -81,19 +78,11 @@ class Probe:
         )
 
     def before(self) -> None:
-        """Compare every arm before it is timed.
-
-        Raises:
-            WrongOutput: an arm's logits differ from the reference's.
-        """
+        """Compare every arm before it is timed."""
         self._all(0, "before it was timed")
 
     def after(self) -> None:
-        """Compare every arm after it was timed.
-
-        Raises:
-            WrongOutput: an arm's logits differ from the reference's.
-        """
+        """Compare every arm after it was timed."""
         self._all(1, "after it was timed")
 
     def take(self, arm: int) -> int:

@@ -57,10 +57,7 @@ class NativeLoop:
         self._round_s[way] = taken if rounds > 1 or known == 0.0 else min(known, taken)
 
     def wrong(self) -> tuple[int, int]:
-        """Return the number of wrong launches and the number of the first one, both 0 when all are right.
-
-        A launch is wrong when any rank found a difference in its share.
-        """
+        """Return the number of launches in which any rank found a difference, and the number of the first."""
         rows = [row for row in self._tally.view(-1, RANK_WORDS)[:, :3].tolist() if row[1]]
         return max((row[1] for row in rows), default=0), min((row[2] for row in rows), default=0)
 

@@ -123,11 +123,7 @@ extern "C" void stir(const stir_args& a, int rank, int size) {
 
 
 class Probes:
-    """The kernels on an executor's threads.
-
-    Raises:
-        RuntimeError: they do not build.
-    """
+    """The kernels on an executor's threads."""
 
     def __init__(self, executor: Executor, setup: Setup) -> None:
         launches = (Launch(entry="turn", arguments=("tally", "table")),)

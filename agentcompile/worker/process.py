@@ -245,10 +245,7 @@ def clean(text: str, keep: int = 600) -> str:
 
 
 def wait(workers: Sequence[Worker], *, at_most_s: float = 60.0, bell: int = -1) -> list[Worker]:
-    """Wait until one of the busy `workers` has an outcome; return those that have one.
-
-    It also returns when the descriptor `bell` can be read from, or after `at_most_s` seconds.
-    """
+    """Wait until a busy worker has an outcome, `bell` can be read, or `at_most_s` are over; return those with one."""
     until, rung = time.monotonic() + at_most_s, False
     while True:
         for worker in workers:

@@ -136,10 +136,7 @@ class TimeSteps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedModel:
-    """Run a whole model on seeded sequences and write its logits to a file; answered by `Fed`.
-
-    The box holds the index of the group that runs.
-    """
+    """Run a whole model on sequences, its logits to a file; the box has the running group; answered by `Fed`."""
 
     kind: Literal["feed-model"] = "feed-model"
     info: ModelInfo

@@ -52,10 +52,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mappings:
-    """The process's address space: the number of mappings, and the suspicious executable ones.
-
-    Those have no file or are writable.
-    """
+    """The process's address space: how many mappings, and the executable ones that have no file or are writable."""
 
     count: int
     code: frozenset[str]
@@ -103,10 +100,7 @@ def mappings() -> Mappings:
 
 
 class Watch:
-    """A watch over the process while one candidate, or the arms of one comparison, run.
-
-    It is made before their libraries are loaded, since a library's constructors run then.
-    """
+    """A watch over the process while candidates run, made before their libraries are loaded and run constructors."""
 
     def __init__(self, probes: Probes) -> None:
         self._probes = probes
@@ -173,12 +167,10 @@ class _LookedAt:
         self._loop, self._watch = loop, watch
 
     def run(self, rounds: int) -> None:
-        """Run the loop and compare the address space around it."""
         with self._watch.looking("in a long loop of launches"):
             self._loop.run(rounds)
 
     def wrong(self) -> tuple[int, int]:
-        """Return the loop's result."""
         return self._loop.wrong()
 
 

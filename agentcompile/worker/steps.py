@@ -28,11 +28,7 @@ _ROWS = 1024
 
 
 def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes) -> Samples:
-    """Time the programs of `request` in interleaved rounds in this process, all at its position.
-
-    Raises:
-        WrongOutput: an arm's logits are not the reference's, or it leaves the process changed.
-    """
+    """Time the programs of `request` in interleaved rounds in this process, all at its position."""
     programs = [arm.program for arm in request.arms]
     memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
     memory.furnish()
