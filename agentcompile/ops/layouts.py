@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from agentcompile.ops.reference import DTYPES
+
 Shape = tuple[int, ...]
 
 
@@ -124,15 +126,13 @@ LAYOUTS: dict[str, Layout] = {
 }
 """Every layout by name. Templates, plans and lockfiles use these names."""
 
-_TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
 
 def multiplied(name: str, dtype: str) -> bool:
     """Return whether prefill products read a weight in layout `name` and graph dtype `dtype` without unpacking it."""
-    return _TORCH.get(dtype, torch.int64) in LAYOUTS[name].products
+    return DTYPES.get(dtype, torch.int64) in LAYOUTS[name].products
 
 
 def fits(name: str, shape: tuple[int | str, ...], dtype: str) -> bool:
     """Return whether layout `name` can hold a tensor of this shape and graph dtype."""
     sizes = tuple(dim for dim in shape if isinstance(dim, int))
-    return name in LAYOUTS and len(sizes) == len(shape) and LAYOUTS[name].applies(sizes, _TORCH.get(dtype, torch.int64))
+    return name in LAYOUTS and len(sizes) == len(shape) and LAYOUTS[name].applies(sizes, DTYPES.get(dtype, torch.int64))

@@ -116,8 +116,6 @@ OPERATORS: dict[str, Operator] = {
 }
 """Every normalised operator. Tensors are passed by position in order, the values of `keywords` by keyword."""
 
-SYMBOLS = ("token", "position", "activation")
-
 
 def keywords(graph: Graph, node: Node) -> dict[str, Any]:
     """Return the keyword arguments of an operator: its attributes, and what only the declared shapes tell."""

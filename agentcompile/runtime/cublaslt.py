@@ -25,8 +25,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import Use, concrete
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Params
-from agentcompile.ops.reference import Operator, apply_views
-from agentcompile.runtime.arena import TORCH_DTYPES
+from agentcompile.ops.reference import DTYPES, Operator, apply_views
 
 ASKED = 8
 """The number of algorithms asked of the heuristic: the ranks that a template may name."""
@@ -296,7 +295,7 @@ def operators(region: Region, settings: Params, lt: Lt | None = None) -> Mapping
 
     def seen(use: Use) -> torch.Tensor:
         value = table[use.value]
-        bare = torch.empty(concrete(value.shape, tokens), dtype=TORCH_DTYPES[value.dtype], device="meta")
+        bare = torch.empty(concrete(value.shape, tokens), dtype=DTYPES[value.dtype], device="meta")
         return apply_views(bare, use.views, tokens)
 
     for node in region.body.nodes:

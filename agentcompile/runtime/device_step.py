@@ -14,7 +14,8 @@ from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ops.attention import rehearsing
-from agentcompile.runtime.arena import TORCH_DTYPES, Arena, aligned
+from agentcompile.ops.reference import DTYPES
+from agentcompile.runtime.arena import Arena, aligned
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.merging import merged
@@ -149,7 +150,7 @@ class DeviceStep:
             return self._memory.resident(buffer)
         if buffer.name not in self._fixed:
             return None
-        dtype = TORCH_DTYPES[buffer.dtype]
+        dtype = DTYPES[buffer.dtype]
         if buffer.zeroed and self._shared:  # its contents outlive a run, and other programs write to a shared arena
             return torch.zeros(shape, dtype=dtype, device=self._memory.device)
         view = self._arena.view(buffer.offset, shape, dtype)

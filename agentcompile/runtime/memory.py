@@ -11,7 +11,8 @@ import torch
 
 from agentcompile.ir.program import Buffer, Program
 from agentcompile.ops.layouts import LAYOUTS
-from agentcompile.runtime.arena import TORCH_DTYPES, Arena, aligned
+from agentcompile.ops.reference import DTYPES
+from agentcompile.runtime.arena import Arena, aligned
 
 _FURNISHED = 1 << 20
 """How many numbers are drawn for a state; they are repeated to fill it."""
@@ -46,14 +47,14 @@ class Memory:
         for key in sorted(wanted, key=lambda key: (key[0], uses[key[:2]], key)):
             buffer = wanted[key]
             shape = _static(buffer)
-            tensor = self._arena.take((_numel(buffer),), TORCH_DTYPES[buffer.dtype])
+            tensor = self._arena.take((_numel(buffer),), DTYPES[buffer.dtype])
             if buffer.role != "state":
                 from_model = buffer.role == "weight"
                 source = sources.get(key[1]) if from_model else constants[buffer.tensor]
                 if source is None:
                     sources = {key[1]: read(buffer.tensor)}  # layouts of one tensor are neighbours: keep just one
                     source = sources[key[1]]
-                source = source.to(TORCH_DTYPES[buffer.dtype])
+                source = source.to(DTYPES[buffer.dtype])
                 tensor.copy_(LAYOUTS[buffer.layout].pack(source.contiguous()).flatten())
             self._tensors[key] = tensor if buffer.layout != "row-major" else tensor.view(shape)
             self._shapes[key] = shape
@@ -142,4 +143,4 @@ def _numel(buffer: Buffer) -> int:
 
 
 def _nbytes(buffer: Buffer) -> int:
-    return _numel(buffer) * TORCH_DTYPES[buffer.dtype].itemsize
+    return _numel(buffer) * DTYPES[buffer.dtype].itemsize

@@ -10,9 +10,8 @@ from agentcompile.ir.graph import Dim, Graph, concrete
 from agentcompile.ir.program import Buffer, Program, TorchCall
 from agentcompile.ir.region import Region
 from agentcompile.ops.attention import attention_at
-from agentcompile.ops.reference import OPERATORS, Interpreter, Operator, apply_views, keywords
+from agentcompile.ops.reference import DTYPES, OPERATORS, Interpreter, Operator, apply_views, keywords
 from agentcompile.runtime import library
-from agentcompile.runtime.arena import TORCH_DTYPES
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.packed import Packed
 
@@ -122,7 +121,7 @@ def _kept(
         or {one.dtype for one in typed} != {weight.dtype}
     ):
         return None
-    run = kept.operator(node.op, weight.layout, concrete(weight.shape), TORCH_DTYPES[weight.dtype])
+    run = kept.operator(node.op, weight.layout, concrete(weight.shape), DTYPES[weight.dtype])
     if run is None:
         return None
     operands = _operands(region.body, tokens)

@@ -9,8 +9,9 @@ import torch
 
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program
+from agentcompile.ops.reference import DTYPES
 from agentcompile.runtime import native
-from agentcompile.runtime.arena import TORCH_DTYPES, Arena
+from agentcompile.runtime.arena import Arena
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.packed import Packed
 from agentcompile.runtime.sites import Action, dying_after, torch_site
@@ -166,7 +167,7 @@ class _Bound:
             return self._step._memory.resident(buffer)
         if buffer.name not in self._fixed:
             return None
-        view = self._step._arena.view(buffer.offset * self._step.capacity, shape, TORCH_DTYPES[buffer.dtype])
+        view = self._step._arena.view(buffer.offset * self._step.capacity, shape, DTYPES[buffer.dtype])
         return view.zero_() if buffer.zeroed else view
 
     def _launch(self, call: NativeCall) -> native.Call:

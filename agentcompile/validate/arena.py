@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from agentcompile.backends import backend_of
-from agentcompile.validate.tolerance import TORCH_DTYPES
+from agentcompile.ops.reference import DTYPES
 
 ALIGN = 64
 REDZONE = 1024
@@ -118,7 +118,7 @@ class Arena:
 
         One fenced after has at most 63 bytes before the unmapped page; one fenced before has none.
         """
-        kind = TORCH_DTYPES[dtype]
+        kind = DTYPES[dtype]
         nbytes = math.prod(shape) * kind.itemsize
         head = 0 if fenced == "before" else REDZONE
         tail = -nbytes % ALIGN + (0 if fenced == "after" else REDZONE)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.graph import Node, Use
-from agentcompile.ops.reference import apply_views
-from agentcompile.validate.tolerance import ROUNDOFF, SPREAD, TORCH_DTYPES, rounding
+from agentcompile.ops.reference import DTYPES, apply_views
+from agentcompile.validate.tolerance import ROUNDOFF, SPREAD, rounding
 
 Part = Tensor | None
 """One part of an error; None means exactly zero everywhere."""
@@ -95,7 +95,7 @@ def round_to(value: Bounded, dtype: str, *, sharp: bool = False) -> Bounded:
     wide = value.wide()
     step = rounding(wide.abs(), dtype)
     if sharp:
-        error, apart = value.error(), (wide.to(TORCH_DTYPES[dtype]).double() - wide).abs()
+        error, apart = value.error(), (wide.to(DTYPES[dtype]).double() - wide).abs()
         step = torch.where((apart <= error) & (8.0 * error <= step), 0.0, step)
     return rounded_by(value, step)
 

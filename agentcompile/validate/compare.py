@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.trial import Check
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.bound import Bounded
 from agentcompile.validate.tolerance import (
     RATIO_ELEMENTS,
@@ -18,7 +19,6 @@ from agentcompile.validate.tolerance import (
     ROW_SLACK,
     ROW_SPREAD,
     TINY,
-    TORCH_DTYPES,
     rounding,
 )
 
@@ -64,7 +64,7 @@ def compare(
     Outputs of `everyday` cases also enter the pooled error ratio, which `finish` checks.
     """
     r = reference.wide().contiguous()
-    rb = r.to(TORCH_DTYPES[dtype]).double()
+    rb = r.to(DTYPES[dtype]).double()
     wide = y.double().contiguous()
     if not _contract(tally, wide, rb, eager.double(), where):
         return

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from agentcompile.ir.graph import Graph, Node
 from agentcompile.ir.region import Region
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.bound import Bounded, Propagation
 from agentcompile.validate.compare import Tally
 from agentcompile.validate.drawn import Drawn
-from agentcompile.validate.tolerance import ROUNDOFF, TORCH_DTYPES, DeclaredArithmetic
+from agentcompile.validate.tolerance import ROUNDOFF, DeclaredArithmetic
 
 _EXACT_SUM = 2.0**23
 """The limit up to which sums of integers are exact in float32, in every order."""
@@ -36,7 +37,7 @@ def compare(
             continue
         use, y = uses[port.name], found[port.name]
         expected = drawn.out.seen(use, tokens).value.reshape(y.shape)
-        stored = expected.to(TORCH_DTYPES[port.dtype])
+        stored = expected.to(DTYPES[port.dtype])
         reason = reasons.get(use.value, "")
         if not reason and halves and facts.accumulation == "library":
             reason = "PyTorch rounds partial sums"
@@ -74,7 +75,7 @@ def inexact(graph: Graph, out: Propagation, facts: DeclaredArithmetic) -> dict[s
 
 
 def _holds(dtype: str, value: Tensor) -> bool:
-    return torch.equal(value.to(TORCH_DTYPES[dtype]).double(), value.double())
+    return torch.equal(value.to(DTYPES[dtype]).double(), value.double())
 
 
 def _never(node: Node, _: Propagation) -> str:

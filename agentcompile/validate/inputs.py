@@ -16,6 +16,7 @@ from torch import Tensor
 from agentcompile.ir.digest import digest
 from agentcompile.ir.graph import Dim, Node, Value
 from agentcompile.ir.region import Region
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.cases import LENGTHS, LIFTED, RAISED, SINGLE, STEERED, Case
 from agentcompile.validate.choices import chooser_of, impulse, steered
 from agentcompile.validate.magnitude import raised
@@ -23,7 +24,7 @@ from agentcompile.validate.propagate import propagate
 from agentcompile.validate.scores import chosen, met_alike, unturned
 from agentcompile.validate.styles import bends, halved, level, single, styled
 from agentcompile.validate.tiles import TILE, normal, telling, whole
-from agentcompile.validate.tolerance import TORCH_DTYPES, DeclaredArithmetic
+from agentcompile.validate.tolerance import DeclaredArithmetic
 from agentcompile.validate.worn import UNEVEN, past, uneven, worn
 
 _GAINS = {RAISED: 256.0, LIFTED: 16.0}
@@ -74,7 +75,7 @@ class Generator:
                     ops = {node.op for node in self._readers[value.id]}
                     matrix, norm = "linear" in ops and drawn.dim() == 2, "rms_norm" in ops
                     drawn = uneven(drawn, rng, norm=norm, scored=norm and self._is_scored(value), matrix=matrix)
-                drawn = drawn.to(TORCH_DTYPES[value.dtype])
+                drawn = drawn.to(DTYPES[value.dtype])
                 found[value.id] = telling(drawn) if which not in (-1, SINGLE) and drawn.numel() <= TILE else drawn
         chooser = chooser_of(self.region) if which == STEERED else None
         if chooser is not None:
@@ -104,7 +105,7 @@ class Generator:
         for value in self._inputs:
             if value.id not in found:
                 rng = generator(self._seed, "draw", value.id, case.name)
-                found[value.id] = self._drawn(value, case, rng).to(TORCH_DTYPES[value.dtype])
+                found[value.id] = self._drawn(value, case, rng).to(DTYPES[value.dtype])
         self._rotate(case, found)
         if case.style == "limit":
             raised(self.region, found, case.place)
@@ -309,7 +310,7 @@ class Generator:
                 elif at.op == "rms_norm":
                     key = key / (found[at.inputs[1].value].double() + float(str(dict(at.attrs).get("offset", 0.0))))
                 name = at.inputs[0].value
-            if table[name].dtype in TORCH_DTYPES and found[name].numel() == key.numel():
+            if table[name].dtype in DTYPES and found[name].numel() == key.numel():
                 found[name] = key.reshape(found[name].shape).to(found[name].dtype)
 
     def _query(self, node: Node, found: Mapping[str, Tensor]) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.region import Region
-from agentcompile.validate.tolerance import TORCH_DTYPES
+from agentcompile.ops.reference import DTYPES
 
 _FULL = 0.99
 """The share of the largest number that a bound may reach."""
@@ -87,7 +87,7 @@ def _fits(region: Region, sizes: Mapping[str, float], found: Mapping[str, Tensor
             made = 0.0
         else:
             return False
-        dtype = TORCH_DTYPES[table[node.outputs[0]].dtype]
+        dtype = DTYPES[table[node.outputs[0]].dtype]
         if dtype.is_floating_point and made > _FULL * torch.finfo(dtype).max:
             return False
         at |= dict.fromkeys(node.outputs, made)

@@ -17,6 +17,7 @@ from torch import Tensor
 from agentcompile.ir.region import Port, Region
 from agentcompile.ir.trial import NumericReport
 from agentcompile.ops import reference
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate import exact
 from agentcompile.validate.arena import POISONS, Fence, Poison
 from agentcompile.validate.bound import Bounded
@@ -30,7 +31,7 @@ from agentcompile.validate.production import House, Late, Quarters
 from agentcompile.validate.propagate import propagate
 from agentcompile.validate.rig import Instruments, Result, Rig, Run
 from agentcompile.validate.sweep import Sweeper
-from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, DeclaredArithmetic, Depth, rounding
+from agentcompile.validate.tolerance import ROUNDOFF, TINY, DeclaredArithmetic, Depth, rounding
 from agentcompile.validate.walk import Walker
 from agentcompile.validate.ways import Serial, in_place, serially, side_by_side
 
@@ -345,7 +346,7 @@ class _Suite:
             equal = torch.equal(y, bounded.value)
             self.tally.claim("element", equal, f"{drawn.case.name}: {port.name} is not the index expected")
         else:
-            model = drawn.eager.get(port.name, bounded.value.to(TORCH_DTYPES[port.dtype]))
+            model = drawn.eager.get(port.name, bounded.value.to(DTYPES[port.dtype]))
             self._compare(drawn, port.name, y, bounded, model.reshape(y.shape))
 
     def _compare(self, drawn: Drawn, port: str, y: Tensor, bounded: Bounded, eager: Tensor) -> None:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.graph import Node
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.arena import POISONS
 from agentcompile.validate.bound import Bounded
 from agentcompile.validate.choices import chooser_of
 from agentcompile.validate.inputs import generator
-from agentcompile.validate.tolerance import TORCH_DTYPES
 from agentcompile.validate.walk import Walker
 
 _ROWS = 4096
@@ -141,7 +141,7 @@ class Sweeper:
         for begin in range(0, len(made), _TOGETHER):
             some = slice(begin, begin + _TOGETHER)
             bounded = Bounded(value=value[some], accumulated=error[some])
-            stored = value[some].to(TORCH_DTYPES[dtype]).double()
+            stored = value[some].to(DTYPES[dtype]).double()
             where = f"zero queries at lengths {begin + 1} to {begin + len(stored)}: {port}"
             self.tools.compare(self.tally, made[some], bounded, stored, dtype=dtype, where=where, everyday=False)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from agentcompile.backends import backend_of
 from agentcompile.ir.region import Region
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.arena import POISONS
 from agentcompile.validate.attended import Past, Told, attended
 from agentcompile.validate.bound import Bounded
@@ -22,7 +23,7 @@ from agentcompile.validate.compare import Tally
 from agentcompile.validate.coverage import starts
 from agentcompile.validate.propagate import owners
 from agentcompile.validate.rig import Instruments, Result, Rig
-from agentcompile.validate.tolerance import ROUNDING_SLACK, TINY, TORCH_DTYPES, DeclaredArithmetic, rounding
+from agentcompile.validate.tolerance import ROUNDING_SLACK, TINY, DeclaredArithmetic, rounding
 from agentcompile.validate.walk_inputs import Feed
 
 _READ = 12 << 30
@@ -72,7 +73,7 @@ class Walker:
         batch, kv_heads, context, width = (int(str(dim)) for dim in table[appends[0].inputs[0].value].shape)
         heads = [table[n.inputs[0].value].shape[1] for n in self.region.body.nodes if n.op == "attention"]
         wide = max([kv_heads, *(int(str(count)) for count in heads)])
-        item = TORCH_DTYPES[table[appends[0].inputs[0].value].dtype].itemsize
+        item = DTYPES[table[appends[0].inputs[0].value].dtype].itemsize
         device = torch.get_default_device().type
         work = _WORK[device] / (batch * wide * width * max(1, context // 2))
         read = _READ / (batch * kv_heads * context * width * item) if not backend_of(device).own_memory else work
@@ -229,7 +230,7 @@ class Walker:
             mine = bounded.map(lambda t, pick=pick: pick(t.expand(bounded.value.shape)))  # type: ignore[misc]
             if mine.value.numel():
                 low, high = int(firsts[some].min()), int(firsts[some].max())
-                stored = mine.wide().to(TORCH_DTYPES[dtype]).double()
+                stored = mine.wide().to(DTYPES[dtype]).double()
                 where = f"a walk over lengths {low + self.span} to {high + self.span}: {what}"
                 self.tools.compare(self.tally, pick(y), mine, stored, dtype=dtype, where=where, everyday=everyday)
 

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from agentcompile.ir.graph import Node, Use
 from agentcompile.ir.region import Region
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.bound import Bounded
 from agentcompile.validate.inputs import SECOND, extent, generator
 from agentcompile.validate.propagate import propagate
-from agentcompile.validate.tolerance import TORCH_DTYPES, DeclaredArithmetic
+from agentcompile.validate.tolerance import DeclaredArithmetic
 
 _THETA = 10000.0
 _PEAK = 24.0
@@ -84,7 +85,7 @@ class Feed:
         placed |= {node.inputs[0].value for node in body.nodes if node.op == "position_table"}
         for name in body.inputs:
             value = table[name]
-            shape, kind = extent(value.shape, self.tokens), TORCH_DTYPES[value.dtype]
+            shape, kind = extent(value.shape, self.tokens), DTYPES[value.dtype]
             if name in self._parameters:
                 continue
             if value.role == "state":

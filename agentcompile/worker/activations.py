@@ -15,7 +15,7 @@ import torch
 
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.region import Port, Region
-from agentcompile.runtime.arena import TORCH_DTYPES
+from agentcompile.ops.reference import DTYPES
 
 LINE_BYTES = 64
 WINDOWS = 4096
@@ -43,7 +43,7 @@ class Windows:
         self._ports = tuple(ports)
         self._buffers: dict[str, torch.Tensor] = {}
         for port in self._ports:
-            dtype = TORCH_DTYPES[port.dtype]
+            dtype = DTYPES[port.dtype]
             step = LINE_BYTES // dtype.itemsize
             loose = torch.zeros(port.numel + (WINDOWS + 1) * step, dtype=dtype, device=device)
             begin = -loose.data_ptr() % LINE_BYTES // dtype.itemsize
@@ -105,7 +105,7 @@ class Outputs:
     def __init__(self, ports: Sequence[Port], *, seed: int, device: str) -> None:
         self._random = random.Random(seed)
         self._ports = {port.name: port for port in ports}
-        sizes = {port.name: port.numel * TORCH_DTYPES[port.dtype].itemsize for port in ports}
+        sizes = {port.name: port.numel * DTYPES[port.dtype].itemsize for port in ports}
         self.count = max(1, min(_MOST_OUTPUTS, _APART_BYTES // max(sum(sizes.values()), 1)))
         self._steps = {name: -(-size // LINE_BYTES) * LINE_BYTES for name, size in sizes.items()}
         self._blocks = {name: _block(step * self.count, device) for name, step in self._steps.items()}
@@ -118,7 +118,7 @@ class Outputs:
         """Return the tensors of one launch, by port."""
         found = {}
         for name, port in self._ports.items():
-            dtype, begin = TORCH_DTYPES[port.dtype], output * self._steps[name]
+            dtype, begin = DTYPES[port.dtype], output * self._steps[name]
             found[name] = self._blocks[name][begin : begin + port.numel * dtype.itemsize].view(dtype)
             found[name] = found[name].view(concrete(port.shape))
         return found

@@ -13,7 +13,8 @@ from torch import Tensor
 from agentcompile.ir.graph import DType
 from agentcompile.ir.program import Buffer, NativeCall
 from agentcompile.ir.template import Launch
-from agentcompile.runtime.arena import TORCH_DTYPES, Arena, aligned
+from agentcompile.ops.reference import DTYPES
+from agentcompile.runtime.arena import Arena, aligned
 from agentcompile.runtime.lower import place
 from agentcompile.validate.production import House, Wanted
 
@@ -31,7 +32,7 @@ def house(device: str = "cpu", seed: int = 0) -> House:
         found |= _passing([one for one in wanted if one.role in ("input", "output", "scratch")], device, generator)
         for one in wanted:
             if one.role == "number":
-                found[one.name] = torch.zeros(one.shape, dtype=TORCH_DTYPES[one.dtype], device=device)
+                found[one.name] = torch.zeros(one.shape, dtype=DTYPES[one.dtype], device=device)
         return found
 
     return laid
@@ -45,7 +46,7 @@ def _resident(wanted: Sequence[Wanted], device: str, generator: torch.Generator)
     for one in (*wanted, None):
         _fill(arena.take((_NEIGHBOUR,), torch.bfloat16), generator)
         if one is not None:
-            found[one.name] = arena.take(one.shape, TORCH_DTYPES[one.dtype])
+            found[one.name] = arena.take(one.shape, DTYPES[one.dtype])
     return found
 
 
@@ -77,7 +78,7 @@ def _passing(wanted: Sequence[Wanted], device: str, generator: torch.Generator) 
     _fill(arena.view(0, (arena.nbytes // 2,), torch.bfloat16), generator)
     found = {}
     for buffer in placed:
-        view = arena.view(buffer.offset, tuple(cast(tuple[int, ...], buffer.shape)), TORCH_DTYPES[buffer.dtype])
+        view = arena.view(buffer.offset, tuple(cast(tuple[int, ...], buffer.shape)), DTYPES[buffer.dtype])
         found[buffer.name] = view.zero_() if buffer.zeroed else view
     return {one.name: found[one.name] for one in wanted}
 
@@ -96,4 +97,4 @@ def _fill(tensor: Tensor, generator: torch.Generator) -> None:
 
 
 def _nbytes(one: Wanted) -> int:
-    return math.prod(one.shape) * TORCH_DTYPES[one.dtype].itemsize
+    return math.prod(one.shape) * DTYPES[one.dtype].itemsize

@@ -10,13 +10,13 @@ import torch
 
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Source
+from agentcompile.ops.reference import DTYPES
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.validate import DeclaredArithmetic
 from agentcompile.worker.protocol import Implementation
 
 Buffers = Mapping[str, torch.Tensor]
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int64": torch.int64, "int32": torch.int32}
 
 
 def bind(source: Source, binary: Library, buffers: Buffers) -> list[Call]:
@@ -29,7 +29,7 @@ def bind(source: Source, binary: Library, buffers: Buffers) -> list[Call]:
 
 def workspaces(source: Source) -> dict[str, torch.Tensor]:
     """Return fresh workspace buffers, all zero."""
-    return {name: torch.zeros(count, dtype=_DTYPES[dtype]) for name, dtype, count, _ in source.workspaces}
+    return {name: torch.zeros(count, dtype=DTYPES[dtype]) for name, dtype, count, _ in source.workspaces}
 
 
 def runner(

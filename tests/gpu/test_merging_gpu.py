@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentcompile.backends.cuda import Cuda
+from agentcompile.backends.cuda import CUDA
 from agentcompile.capture import capture
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.evaluation.machine import this_machine
@@ -68,7 +68,7 @@ def test_a_chunk_of_merged_products_is_the_chunk_of_single_ones(
     arena = Arena(2 * chunk.program.arena_bytes + (1 << 20), "cuda")
     made, pitches = [], []
     for blocks in (132, 0):
-        monkeypatch.setattr(Cuda, "blocks_at_once", lambda *_, blocks=blocks: blocks)
+        monkeypatch.setattr(CUDA, "blocks_at_once", lambda *_, blocks=blocks: blocks)
         memory.clear_state()
         tokens, positions = 7 * torch.arange(TOKENS, device="cuda") % 90, torch.arange(TOKENS, device="cuda")
         step = device_step.DeviceStep(
