@@ -176,26 +176,11 @@ class Product:
         workspace = x.new_empty(self.workspace_bytes, dtype=torch.uint8) if self.workspace_bytes else None
         if b is not None:
             self._point_at_bias(b.data_ptr())
-        of = self._layouts
-        self._lt.call(
-            "cublasLtMatmul",
-            self._lt.handle,
-            self._desc,
-            ctypes.byref(self._one),
-            w.data_ptr(),
-            of["w"],
-            x.data_ptr(),
-            of["x"],
-            ctypes.byref(self._zero),
-            y.data_ptr(),
-            of["y"],
-            y.data_ptr(),
-            of["y"],
-            ctypes.byref(self._chosen.algorithm),
-            0 if workspace is None else workspace.data_ptr(),
-            self.workspace_bytes,
-            self._lt.stream(),
-        )
+        of, out = self._layouts, (y.data_ptr(), self._layouts["y"])
+        factors = (ctypes.byref(self._one), w.data_ptr(), of["w"], x.data_ptr(), of["x"])
+        room = (0 if workspace is None else workspace.data_ptr(), self.workspace_bytes)
+        results = (ctypes.byref(self._zero), *out, *out, ctypes.byref(self._chosen.algorithm))
+        self._lt.call("cublasLtMatmul", self._lt.handle, self._desc, *factors, *results, *room, self._lt.stream())
         return y
 
     def _point_at_bias(self, address: int) -> None:
@@ -215,20 +200,9 @@ class Product:
             for attribute, value in wanted.items():
                 lt.set("MatmulPreference", preference, attribute, value)
             results, count = (_Result * ASKED)(), ctypes.c_int()
-            lt.call(
-                "cublasLtMatmulAlgoGetHeuristic",
-                lt.handle,
-                self._desc,
-                of["w"],
-                of["x"],
-                of["y"],
-                of["y"],
-                preference,
-                ASKED,
-                results,
-                ctypes.byref(count),
-                allowed=(_NOT_SUPPORTED,),
-            )
+            problem = (lt.handle, self._desc, *(of[name] for name in "wxyy"), preference)
+            found = (ASKED, results, ctypes.byref(count))
+            lt.call("cublasLtMatmulAlgoGetHeuristic", *problem, *found, allowed=(_NOT_SUPPORTED,))
         finally:
             _destroy(lt, own)
         return results, count.value
@@ -318,9 +292,8 @@ def rank_of(settings: Params) -> int:
 
 def _here() -> Lt:
     if not torch.cuda.is_available():
-        raise AgentCompileError(
-            "cublaslt.linear runs on CUDA devices alone", hint="name a CUDA device: --target cuda:0"
-        )
+        hint = "name a CUDA device: --target cuda:0"
+        raise AgentCompileError("cublaslt.linear runs on CUDA devices alone", hint=hint)
     return _on_device(torch.cuda.current_device())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import torch
 
@@ -19,6 +18,7 @@ from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.lengths import LENGTHS, PADDED, served
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Made, StopReason
+from agentcompile.runtime.regimes import Regimes
 from agentcompile.runtime.sampling import Sampling, greatest
 
 
@@ -169,20 +169,6 @@ class DeviceLoop:
         return Made(tokens=tuple(tokens), reason=reason, logprobs=tuple(noted))
 
 
-class Positioned(Protocol):
-    """A decode step that can be put at any position of the cache."""
-
-    @property
-    def context(self) -> int:
-        """The number of cache slots."""
-
-    def rewind(self, token: int, position: int) -> None:
-        """Set the position to `position` with `token` to be read next."""
-
-    def again(self) -> torch.Tensor:
-        """Run one step at the present position and return the logits [vocab]."""
-
-
 Bound = tuple[Program, Mapping[str, Module]]
 """A program, and the kernels that it calls, by source digest."""
 
@@ -199,7 +185,7 @@ class DevicePrefill:
         self,
         programs: Callable[[int], Bound],
         memory: Memory,
-        decode: Positioned,
+        decode: DeviceDecode | Regimes,
         *,
         capacity: int,
         overlap: bool,
@@ -211,9 +197,8 @@ class DevicePrefill:
         self.capacity, self._lengths = capacity, served(capacity)
         self._programs, self._memory, self._decode, self._overlap = programs, memory, decode, overlap
         self._known: dict[int, Bound] = {}
-        self._token = torch.zeros(capacity, dtype=torch.int64, device=memory.device)
+        self._token, self._position = (torch.zeros(capacity, dtype=torch.int64, device=memory.device) for _ in range(2))
         self._row = torch.zeros(1, dtype=torch.int64, device=memory.device)
-        self._position = torch.zeros(capacity, dtype=torch.int64, device=memory.device)
         self._backend = backend_of(memory.device)
         self._staged = torch.zeros(capacity, dtype=torch.int64, pin_memory=self._backend.queued)
         self._sent = self._backend.event()

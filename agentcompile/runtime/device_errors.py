@@ -21,19 +21,15 @@ def on_device(what: str) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise AgentCompileError(
-            f"{what}: the GPU is out of memory ({_first_line(error)})",
-            exit_code=ExitCode.ENVIRONMENT,
-            hint="close what else uses it (`agentcompile doctor` names it), or compile with a smaller --context",
-        ) from error
+        text = f"{what}: the GPU is out of memory ({_first_line(error)})"
+        hint = "close what else uses it (`agentcompile doctor` names it), or compile with a smaller --context"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
     except RuntimeError as error:
         if "CUDA error" not in str(error) and "CUDA driver" not in str(error):
             raise
-        raise AgentCompileError(
-            f"{what}: the GPU failed ({_first_line(error)})",
-            exit_code=ExitCode.ENVIRONMENT,
-            hint="start again: a process cannot use a device on after such an error; `agentcompile doctor` shows it",
-        ) from error
+        text = f"{what}: the GPU failed ({_first_line(error)})"
+        hint = "start again: a process cannot use a device on after such an error; `agentcompile doctor` shows it"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
 
 
 def _first_line(error: BaseException) -> str:

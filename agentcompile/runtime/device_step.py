@@ -160,11 +160,10 @@ class DeviceStep:
         """Return a scratch tensor that all layers use in turn: behind the activations, if the arena has room there."""
         if (shape, dtype) not in self._spare:
             begin = aligned(self.program.arena_bytes)
-            fits = begin + math.prod(shape) * dtype.itemsize <= self._arena.nbytes and not self._spare
-            view = self._arena.view(begin, shape, dtype) if fits else None
-            self._spare[shape, dtype] = (
-                torch.empty(shape, dtype=dtype, device=self._memory.device) if view is None else view
-            )
+            if begin + math.prod(shape) * dtype.itemsize <= self._arena.nbytes and not self._spare:
+                self._spare[shape, dtype] = self._arena.view(begin, shape, dtype)
+            else:
+                self._spare[shape, dtype] = torch.empty(shape, dtype=dtype, device=self._memory.device)
         return self._spare[shape, dtype]
 
     def _native(self, call: NativeCall, module: Module, overlap: bool) -> Action:

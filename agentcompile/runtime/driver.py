@@ -75,23 +75,20 @@ class Module:
         nbytes = entry.shared_bytes + shared_bytes
         if nbytes > _DEFAULT_SHARED_BYTES:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _checked(
-                driver.cuFuncSetAttribute(entry.function, attribute, nbytes),
-                f"{self.path}: {name}: {nbytes} bytes of shared memory",
-            )
+            allowed = driver.cuFuncSetAttribute(entry.function, attribute, nbytes)
+            _checked(allowed, f"{self.path}: {name}: {nbytes} bytes of shared memory")
         return entry
 
 
 def _allow_clusters(function: Any, name: str) -> None:
     """Allow a function the cluster size that its code requires, when it is over the portable one."""
     driver, attributes = _driver(), _driver().CUfunction_attribute
+    extents = [
+        getattr(attributes, f"CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_{side}") for side in ("WIDTH", "HEIGHT", "DEPTH")
+    ]
     wide = [
         _checked(driver.cuFuncGetAttribute(extent, function), f"{name}: the driver does not say what clusters it has")
-        for extent in (
-            attributes.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
-            attributes.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
-            attributes.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH,
-        )
+        for extent in extents
     ]
     if math.prod(max(int(extent), 1) for extent in wide) > _PORTABLE_CLUSTER:
         allowed = driver.cuFuncSetAttribute(function, attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)

@@ -38,7 +38,7 @@ class Memory:
                 if buffer.role == "state" and _numel(buffer) > _numel(known):
                     buffers[_key(buffer)] = buffer
         wanted = {key: buffer for key, buffer in buffers.items() if buffer.role in ("weight", "constant", "state")}
-        self._arena = Arena(sum(aligned(_nbytes(buffer)) for buffer in wanted.values()), device)
+        self._arena = Arena(sum(aligned(_numel(one) * DTYPES[one.dtype].itemsize) for one in wanted.values()), device)
         self._tensors: dict[tuple[str, str, str], torch.Tensor] = {}
         self._shapes: dict[tuple[str, str, str], tuple[int, ...]] = {}
         sources: dict[str, torch.Tensor] = {}
@@ -121,11 +121,6 @@ class Memory:
                 rest = state[:, :, begin : begin + slots]
                 rest.copy_(some[:, :, : rest.shape[2]])
 
-    def clear_state(self) -> None:
-        """Zero the KV cache. Not needed for correctness: slots past the position are never read."""
-        for tensor in self.states():
-            tensor.zero_()
-
 
 def _key(buffer: Buffer) -> tuple[str, str, str]:
     return buffer.role, buffer.tensor, buffer.layout
@@ -140,7 +135,3 @@ def _static(buffer: Buffer) -> tuple[int, ...]:
 
 def _numel(buffer: Buffer) -> int:
     return LAYOUTS[buffer.layout].numel(_static(buffer))
-
-
-def _nbytes(buffer: Buffer) -> int:
-    return _numel(buffer) * DTYPES[buffer.dtype].itemsize

@@ -68,13 +68,12 @@ def merged(
     found: dict[int, Action] = {}
     for at in range(len(products)):
         run = _neighbours(products[at:]) if at not in found else []
-        for together in (_side_by_side, _batch):
-            act, count = together(run, program, users, env, blocks, room)
-            if act is not None:
-                dead = tuple(itertools.chain.from_iterable(dying[at : at + count]))
-                found[at] = functools.partial(_dropping, act, env, dead)
-                found |= dict.fromkeys(range(at + 1, at + count), _nothing)
-                break
+        together = _side_by_side(run, program, users, env, blocks, room) or _batch(run, env, blocks)
+        if together is not None:
+            act, count = together
+            dead = tuple(itertools.chain.from_iterable(dying[at : at + count]))
+            found[at] = functools.partial(_dropping, act, env, dead)
+            found |= dict.fromkeys(range(at + 1, at + count), lambda: None)
     return found
 
 
@@ -88,25 +87,18 @@ def _neighbours(products: Sequence[_Product | None]) -> list[_Product]:
     return found
 
 
-_Together = tuple[Action | None, int]
-"""The action that runs a group of products, and the size of the group; (None, 0) when they cannot be merged."""
+_Together = tuple[Action, int] | None
+"""The action that runs a group of products, and the size of the group; None when they cannot be merged."""
 
 
-def _batch(
-    run: Sequence[_Product],
-    _program: Program,
-    _users: Mapping[str, Sequence[int]],
-    env: Mapping[str, torch.Tensor],
-    blocks: int,
-    _room: Room,
-) -> _Together:
+def _batch(run: Sequence[_Product], env: Mapping[str, torch.Tensor], blocks: int) -> _Together:
     """Merge the first two into a batch, where one stride leads from the first's operands to the second's."""
     if len(run) < 2 or run[0].tiles >= _WAVES * blocks:
-        return None, 0
+        return None
     one, other = run[:2]
     weights, results = _stepped(one.w, other.w), _stepped(one.y, other.y)
     if weights is None or results is None:
-        return None, 0
+        return None
     return functools.partial(_batched, env, one.x, weights.transpose(1, 2), results), 2
 
 
@@ -120,11 +112,11 @@ def _side_by_side(
 ) -> _Together:
     """Merge all of them, where their weights form one matrix and one launch reads all results, at any row pitch."""
     if len(run) < 2 or min(product.tiles for product in run) >= blocks:
-        return None, 0
+        return None
     space = _pitch_of(run, program, users)
     weights = _joined([product.w for product in run])
     if not space or weights is None:
-        return None, 0
+        return None
     rows, width = run[0].y.numel() // run[0].w.shape[0], weights.shape[0]
     whole, begin = room((rows, width), weights.dtype), 0
     for product in sorted(run, key=lambda product: product.w.storage_offset()):
@@ -227,7 +219,3 @@ def _dropping(act: Action, env: MutableMapping[str, torch.Tensor], dead: Sequenc
     act()
     for gone in dead:
         env.pop(gone, None)
-
-
-def _nothing() -> None:
-    pass

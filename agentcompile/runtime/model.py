@@ -6,6 +6,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -123,13 +124,8 @@ class CompiledModel:
         beside: Callable[[Callable[[Sequence[int]], torch.Tensor]], Beside] | None = None,
     ) -> None:
         """Bind one model; `beside` makes the generator for several prompts from the function that prefills one."""
-        self.info = info
-        self.tokenizer = tokenizer
-        self.checkpoint = checkpoint
-        """The checkpoint that the weights were read from."""
-        self._decode = decode
-        self._prefill = prefill
-        self._memory = memory
+        self.info, self.tokenizer, self.checkpoint = info, tokenizer, checkpoint
+        self._decode, self._prefill, self._memory = decode, prefill, memory
         self._busy = threading.Lock()
         self._native = decode.decoder(info.eos, info.context)
         self._unstopped = decode.decoder((), info.context)
@@ -223,7 +219,8 @@ class CompiledModel:
             rows = [self._run_prefill(ids[:prompt]).float().clone()] if prompt else []
             rows = rows if prompt - 1 in wanted else []
             for position in range(prompt, len(ids)):
-                logits = self._decode_at(ids[position], position)
+                self._memory.stand(ids[position], position)
+                logits = self._decode.again()
                 if position in wanted:
                     rows.append(logits.float().clone())
             return torch.stack(rows)
@@ -257,8 +254,16 @@ class CompiledModel:
             logprobs=tuple(logprobs),
         )
 
-    def _exclusively(self) -> _Turn:
-        return _Turn(self._busy)
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        # A second thread is refused, instead of mixing two generations in one cache.
+        if not self._busy.acquire(blocking=False):
+            hint = "finish or close the first generation, or load the lock a second time"
+            raise AgentCompileError("this model is already generating", hint=hint)
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     def _pieces(self, ids: Sequence[int], request: Request) -> Iterator[Piece]:
         with self._exclusively():
@@ -308,11 +313,9 @@ class CompiledModel:
             result = loop.steps(min(chunk, left), at=prompt + made - 1, more=left > chunk)
             spent = time.perf_counter() - begin
             made += len(result.tokens)
-            finish: Finish | None = None
+            finish: Finish | None = "context" if result.reason == "context" else None
             if result.reason == "stop":
                 finish = "eos"
-            elif result.reason == "context":
-                finish = "length" if made >= request.max_new_tokens else "context"
             elif made >= request.max_new_tokens:
                 finish = "length"
             yield Piece(tokens=result.tokens, logprobs=result.logprobs, finish=finish)
@@ -345,10 +348,6 @@ class CompiledModel:
                 logits = self._prefill.run(chunk, torch.arange(start, start + chunk.numel()))
         return logits
 
-    def _decode_at(self, token: int, position: int) -> torch.Tensor:
-        self._memory.stand(token, position)
-        return self._decode.again()
-
 
 def chosen(logits: torch.Tensor, request: Request, counter: int) -> tuple[int, tuple[float, ...]]:
     """Make draw number `counter` from logits [vocab]; return the token and, when asked for, its log-probability."""
@@ -365,18 +364,3 @@ def ended(info: ModelInfo, token: int, made: int, prompt: int, request: Request)
     if made >= request.max_new_tokens:
         return "length"
     return "context" if prompt + made > info.context else None
-
-
-class _Turn:
-    """A lock that refuses a second thread, instead of mixing two generations in one cache."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            hint = "finish or close the first generation, or load the lock a second time"
-            raise AgentCompileError("this model is already generating", hint=hint)
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()

@@ -22,6 +22,7 @@ from agentcompile.runtime.sampling import Sampling
 
 MAX_THREADS = 256
 _ABI = 7
+_STALE = "delete the file; it is built again when it is needed"
 _STOPPED: tuple[StopReason, ...] = ("limit", "stop", "context", "cancelled")
 
 StopReason = Literal["limit", "stop", "context", "cancelled"]
@@ -33,11 +34,7 @@ class _CallStruct(ctypes.Structure):
 
 class _DecodeStruct(ctypes.Structure):
     _fields_ = (
-        ("ids", ctypes.c_void_p),
-        ("token", ctypes.c_void_p),
-        ("draw", ctypes.c_void_p),
-        ("position", ctypes.c_void_p),
-        ("stops", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("ids", "token", "draw", "position", "stops")),
         ("stop_count", ctypes.c_int64),
         ("context", ctypes.c_int64),
         ("cancel", ctypes.c_void_p),
@@ -80,11 +77,8 @@ class Library:
         try:
             self.handle = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError as error:
-            raise AgentCompileError(
-                f"{path}: cannot be loaded: {error}",
-                exit_code=ExitCode.ENVIRONMENT,
-                hint="delete the file; it is built again when it is needed",
-            ) from None
+            text = f"{path}: cannot be loaded: {error}"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=_STALE) from None
 
     def entry(self, name: str) -> int:
         """Return the address of function `name`.
@@ -94,11 +88,9 @@ class Library:
         """
         address = self.find(name)
         if address is None:
-            raise AgentCompileError(
-                f"{self.path}: has no entry {name!r}",
-                exit_code=ExitCode.ENVIRONMENT,
-                hint='a kernel defines each entry as `extern "C" void entry(const entry_args&, int, int)`',
-            )
+            hint = 'a kernel defines each entry as `extern "C" void entry(const entry_args&, int, int)`'
+            text = f"{self.path}: has no entry {name!r}"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
         return address
 
     def find(self, name: str) -> int | None:
@@ -137,11 +129,8 @@ class Executor:
         lib = Library(library).handle
         lib.ac_abi.restype = ctypes.c_int64
         if (abi := lib.ac_abi()) != _ABI:
-            raise AgentCompileError(
-                f"{library}: executor interface {abi}, expected {_ABI}",
-                exit_code=ExitCode.ENVIRONMENT,
-                hint="delete the file; it is built again when it is needed",
-            )
+            text = f"{library}: executor interface {abi}, expected {_ABI}"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=_STALE)
         lib.ac_pool.restype = ctypes.c_void_p
         lib.ac_pool.argtypes = [ctypes.c_int]
         long, pointer = ctypes.c_int64, ctypes.c_void_p
@@ -173,11 +162,9 @@ class Executor:
 
     def _check(self, error: int) -> None:
         if error:
-            raise AgentCompileError(
-                f"cannot start {self.threads} threads: {os.strerror(error)}",
-                exit_code=ExitCode.ENVIRONMENT,
-                hint="lower --threads or raise the limit on processes (ulimit -u)",
-            )
+            text = f"cannot start {self.threads} threads: {os.strerror(error)}"
+            hint = "lower --threads or raise the limit on processes (ulimit -u)"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
 
 
 class Clock:
@@ -230,17 +217,13 @@ class Program:
     def __init__(self, executor: Executor, calls: Sequence[Call], *, clock: Clock | None = None, at: int = 0) -> None:
         """Bind `calls` to `executor`; they are the calls number `at` and on of the `clock`."""
         self._executor = executor
-        self._calls, self._keep = _bind(calls)
+        self.calls, self._keep = _bind(calls)
+        """The launches as C structures, which live as long as the program, and what they refer to."""
         self._clock, self._at = clock, at
-
-    @property
-    def calls(self) -> ctypes.Array[_CallStruct]:
-        """The launches as C structures; they live as long as the program."""
-        return self._calls
 
     def run(self, repeat: int = 1) -> None:
         """Run the list `repeat` times."""
-        self._executor.run(self._calls, repeat, self._clock.place(self._at) if self._clock else 0)
+        self._executor.run(self.calls, repeat, self._clock.place(self._at) if self._clock else 0)
 
     def time(self, repeat: int, samples: int) -> list[int]:
         """Return `samples` intervals, in ns, each around `repeat` runs of the list.
@@ -250,7 +233,7 @@ class Program:
         """
         if repeat < 1 or samples < 1:
             raise ValueError(f"repeat = {repeat} and samples = {samples} must be at least 1")
-        return self._executor.time(self._calls, repeat, samples)
+        return self._executor.time(self.calls, repeat, samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

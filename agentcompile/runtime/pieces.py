@@ -15,7 +15,7 @@ from dataclasses import replace
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region
-from agentcompile.runtime.lower import place
+from agentcompile.runtime.lower import rearranged, renamed
 
 ROWWISE = frozenset(
     {"linear", "add", "mul", "rms_norm", "silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh", "cast"}
@@ -58,22 +58,13 @@ def in_pieces(whole: Program, piece: Program, regions: Mapping[str, Region]) -> 
                 outer = (name for name in pair.activations(call) if name not in inner)
                 parts = {name: pair.part(buffers[name], number) for name in outer}
                 buffers |= {part.name: part for part in parts.values()}
-                calls.append(renamed(call, {name: part.name for name, part in parts.items()}))
+                calls.append(waiting(renamed(call, {name: part.name for name, part in parts.items()})))
         done = span.stop
-        if done < len(whole.calls):  # its early reads were found for the old order
-            calls.append(_waiting(whole.calls[done]))
+        if done < len(whole.calls):
+            calls.append(waiting(whole.calls[done]))
             done += 1
     calls += whole.calls[done:]
-    placed, arena_bytes = place(list(buffers.values()), calls, {whole.logits}, largest_first=True)
-    named = {call.region for call in calls if isinstance(call, TorchCall)}
-    known = {region.id: region for region in (*whole.regions, *piece.regions)}
-    return replace(
-        whole,
-        buffers=placed,
-        calls=tuple(calls),
-        regions=tuple(region for id, region in known.items() if id in named),
-        arena_bytes=arena_bytes,
-    )
+    return rearranged(whole, calls, buffers, (*whole.regions, *piece.regions))
 
 
 class _Pair:
@@ -152,12 +143,6 @@ def _runs(apart: Sequence[bool]) -> Iterator[range]:
             yield range(members[0], members[-1] + 1)
 
 
-def renamed(call: _Call, names: Mapping[str, str]) -> _Call:
-    """Return a call on other buffers that waits for all before it: its early reads were found for another order."""
-    if isinstance(call, NativeCall):
-        return replace(call, pointers=tuple(names.get(name, name) for name in call.pointers), overlaps=False)
-    return replace(call, bindings=tuple((port, names.get(name, name)) for port, name in call.bindings))
-
-
-def _waiting(call: _Call) -> _Call:
+def waiting(call: _Call) -> _Call:
+    """Return the call waiting for all before it: its early reads were found for another order."""
     return replace(call, overlaps=False) if isinstance(call, NativeCall) else call

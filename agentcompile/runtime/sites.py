@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from agentcompile.ir.graph import Dim, Graph, concrete
+from agentcompile.ir.graph import Graph, concrete
 from agentcompile.ir.program import Buffer, Program, TorchCall
 from agentcompile.ir.region import Region
 from agentcompile.ops.attention import attention_at
@@ -46,13 +46,10 @@ def torch_site(
     """
     operators = {} if span is None else {"attention": attention_at(*span)}
     names = dict(call.bindings)
-    inputs = [(port.name, names[port.name], _seen(port.shape, buffers[names[port.name]], tokens))
-              for port in region.ports if port.role != "output"]  # fmt: skip
-    outputs = [
-        (port.name, names[port.name], concrete(buffers[names[port.name]].shape, tokens))
-        for port in region.ports
-        if port.role == "output"
-    ]
+    shapes = {port: concrete(buffers[name].shape, tokens) for port, name in names.items()}
+    seen = {port.name: concrete(port.shape, tokens) for port in region.ports if port.role != "output"}
+    inputs = [(port, names[port], None if shape == shapes[port] else shape) for port, shape in seen.items()]
+    outputs = [(port.name, names[port.name], shapes[port.name]) for port in region.ports if port.role == "output"]
     places = {name for _, name, _ in outputs if name in env}
     packed = {name for _, name, _ in inputs if buffers[name].layout != "row-major"}
 
@@ -115,22 +112,14 @@ def _kept(
     of = [buffers[seen[use.value][0]] for use in node.inputs]
     weight, viewed = of[1], seen[node.inputs[1].value][1] is not None
     typed = of if node.op == "linear" else of[1:]
-    if (
-        viewed
-        or any(one.layout != "row-major" for one in (of[0], *of[2:]))
-        or {one.dtype for one in typed} != {weight.dtype}
-    ):
+    packed_too = any(one.layout != "row-major" for one in (of[0], *of[2:]))
+    if viewed or packed_too or {one.dtype for one in typed} != {weight.dtype}:
         return None
     run = kept.operator(node.op, weight.layout, concrete(weight.shape), DTYPES[weight.dtype])
     if run is None:
         return None
     operands = _operands(region.body, tokens)
     return weight.name, lambda tensors: run(operands(tensors))
-
-
-def _seen(shape: Sequence[Dim], buffer: Buffer, tokens: int) -> tuple[int, ...] | None:
-    seen = concrete(shape, tokens)
-    return None if seen == concrete(buffer.shape, tokens) else seen
 
 
 def one_operator(graph: Graph, tokens: int, operators: Mapping[str, Operator] | None = None) -> Single | None:

@@ -32,11 +32,8 @@ class HostStep:
         libraries: Mapping[str, native.Library],
         capacity: int = 1,
     ) -> None:
-        self.program = program
-        self.capacity = capacity
-        self._memory = memory
-        self._executor = executor
-        self._libraries = libraries
+        self.program, self.capacity = program, capacity
+        self._memory, self._executor, self._libraries = memory, executor, libraries
         # In a decode step fallbacks unpack their weights and run in PyTorch, as they were measured.
         packed = program.phase == "prefill" and any(buffer.layout != "row-major" for buffer in program.buffers)
         self._packed = Packed(executor) if packed else None
@@ -118,27 +115,24 @@ class _Bound:
     """A step at one number of tokens: every name resolved to a tensor, every run of launches to one call."""
 
     def __init__(self, step: HostStep, tokens: int) -> None:
-        self._step = step
-        self._tokens = tokens
+        self._step, self._tokens = step, tokens
         program, memory = step.program, step._memory
-        decode = program.phase == "decode"
-        batch = program.batch
-        self.token = memory.tokens[:batch] if decode else torch.zeros(tokens, dtype=torch.int64)
-        self.position = memory.positions[:batch] if decode else torch.zeros(tokens, dtype=torch.int64)
+        self.token, self.position = (torch.zeros(tokens, dtype=torch.int64) for _ in range(2))
+        if program.phase == "decode":
+            self.token, self.position = memory.tokens[: program.batch], memory.positions[: program.batch]
         calls = program.calls
         self._fixed = {name for call in calls if isinstance(call, NativeCall) for name in call.pointers}
         self._fixed.add(program.logits)
-        self.env: dict[str, torch.Tensor] = {}
-        for buffer in program.buffers:
-            if (tensor := self._tensor(buffer)) is not None:
-                self.env[buffer.name] = tensor
+        placed = {buffer.name: self._tensor(buffer) for buffer in program.buffers}
+        self.env = {name: tensor for name, tensor in placed.items() if tensor is not None}
         self.launches: list[native.Call] = []
         self.actions: list[Action] = []
         self.whole: native.Program | None = None
         run: list[native.Call] = []
         for at, (call, dying) in enumerate(zip(calls, dying_after(program, set(self.env)), strict=True)):
             if isinstance(call, NativeCall):
-                run.append(self._launch(call))
+                pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
+                run.append(native.Call.of(step._libraries[call.source], call.launch.entry, pointers))
             else:
                 self._close(run, at)
                 region = step._regions[call.region]
@@ -169,10 +163,6 @@ class _Bound:
             return None
         view = self._step._arena.view(buffer.offset * self._step.capacity, shape, DTYPES[buffer.dtype])
         return view.zero_() if buffer.zeroed else view
-
-    def _launch(self, call: NativeCall) -> native.Call:
-        pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
-        return native.Call.of(self._step._libraries[call.source], call.launch.entry, pointers)
 
 
 def _clocked(site: Action, clock: native.Clock, at: int) -> Action:

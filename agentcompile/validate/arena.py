@@ -11,7 +11,6 @@ import ctypes
 import hashlib
 import math
 import mmap
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -154,7 +153,3 @@ class Arena:
         for buffer in found:
             buffer.mend()
         return [buffer.name for buffer in found]
-
-    def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the fingerprints of some buffers."""
-        return {name: fingerprint(self._buffers[name].tensor) for name in names}

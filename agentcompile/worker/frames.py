@@ -50,11 +50,6 @@ class Splitter:
             frames.append(frame)
         return frames
 
-    @property
-    def pending_bytes(self) -> int:
-        """The number of bytes of an unfinished frame."""
-        return len(self._buffer)
-
     def _next(self) -> tuple[Json, bytes] | None:
         if len(self._buffer) < HEADER.size:
             if not MAGIC.startswith(bytes(self._buffer[:4])):
