@@ -83,25 +83,21 @@ def _run(command: list[str], folder: Path, deadline: float, limit_s: float) -> t
         try:
             process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         except OSError as error:
-            raise AgentCompileError(
-                f"{command[0]}: the compiler does not start: {error.strerror}",
-                exit_code=ExitCode.ENVIRONMENT,
-                hint="check the compiler's installation, or set CXX to another one",
-            ) from error
+            text = f"{command[0]}: the compiler does not start: {error.strerror}"
+            hint = "check the compiler's installation, or set CXX to another one"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
         with contextlib.suppress(ProcessLookupError):
             # The driver's children inherit the limits, so that compilers of a killed worker end by themselves.
             resource.prlimit(process.pid, resource.RLIMIT_CPU, (int(limit_s) + 2, int(limit_s) + 2))
             resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
         try:
             status = process.wait(timeout=max(deadline - time.monotonic(), 0.01))
-        except subprocess.TimeoutExpired:
+        except BaseException as error:
             _kill_tree(process.pid)
             process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             return TimedOut(stage="build", limit_s=limit_s)
-        except BaseException:
-            _kill_tree(process.pid)
-            process.wait()
-            raise
     return status, log.read_text(encoding="utf-8", errors="replace")
 
 

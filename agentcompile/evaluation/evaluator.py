@@ -29,17 +29,7 @@ from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import PLANTED, SelfTest
 from agentcompile.validate.endurance import wanted_launches
 from agentcompile.worker import protocol as p
-from agentcompile.worker.pool import (
-    Limits,
-    WorkerPool,
-    WorkerSlot,
-    alive,
-    environment,
-    failure,
-    from_outside,
-    said,
-    shakes,
-)
+from agentcompile.worker.pool import Limits, WorkerPool, WorkerSlot, environment, failure, from_outside, said, shakes
 from agentcompile.worker.process import Expired, Lost, Outcome, wait
 
 __all__ = ["Baseline", "Depth", "EvaluationJob", "Evaluator", "Prepared", "WorkerEvaluator"]
@@ -134,7 +124,8 @@ class WorkerEvaluator:
                         self._start(slot, work, depth)
                 if not running:
                     return
-                done = wait(alive([slots[index] for index in running]), bell=self._steering.bell())
+                workers = [worker for index in running if (worker := slots[index].worker) is not None]
+                done = wait(workers, bell=self._steering.bell())
                 self._steering.hush()
                 for index in [index for index in running if self._steering.cancelled(running[index].job.candidate.id)]:
                     slots[index].clear(disturbed=False)
@@ -348,7 +339,6 @@ class WorkerEvaluator:
         return tuple(taken)
 
     def _given_up(self, ids: Sequence[str]) -> int:
-        """Return the index of the first candidate that a person cancelled; -1 for none."""
         self._steering.hush()
         return next((at for at, id in enumerate(ids) if id and self._steering.cancelled(id)), -1)
 

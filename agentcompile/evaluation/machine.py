@@ -50,11 +50,9 @@ def _host(_: str, options: Options) -> tuple[Toolchain, Target]:
 
 def _gpu(device: str, _: Options) -> tuple[Toolchain, Target]:
     if visible_devices() == "":
-        raise AgentCompileError(
-            f"{device}: CUDA_VISIBLE_DEVICES is empty, which hides every GPU",
-            exit_code=ExitCode.ENVIRONMENT,
-            hint="unset it, or compile for the CPU: --target cpu",
-        )
+        text = f"{device}: CUDA_VISIBLE_DEVICES is empty, which hides every GPU"
+        hint = "unset it, or compile for the CPU: --target cpu"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
     toolchain = nvrtc_toolchain()
     return toolchain, probe.probe_cuda(device, toolchain=toolchain.name)
 
@@ -65,10 +63,7 @@ _FIRST = {"cpu": "cpu", "cuda": "cuda:0"}
 
 
 def _device(asked: str, kind: str) -> str:
-    """Return ``cpu`` or ``cuda:N``: the device `asked` for, or the first of `kind` when that is wanted.
-
-    With ``auto`` it is the first GPU, where there is one that can be used.
-    """
+    """Return ``cpu`` or ``cuda:N``: what is `asked` for, the first of `kind`, or for ``auto`` the first usable GPU."""
     if asked in BACKENDS or ":" in asked:
         return asked if kind in ("", backend_of(asked).kind) else _FIRST[kind]
     if kind:
@@ -83,18 +78,11 @@ def _device(asked: str, kind: str) -> str:
 @contextmanager
 def evaluator_of(machine: Machine, seed: int, steering: Steering | None = None) -> Iterator[WorkerEvaluator]:
     """Yield the evaluator of this machine; its workers are killed when the block ends."""
-    evaluator = WorkerEvaluator(
-        machine.target,
-        store=machine.store.root,
-        toolchain=machine.toolchain,
-        device=machine.device,
-        seed=seed,
-        steering=steering,
-    )
-    try:
+    store, toolchain, device = machine.store.root, machine.toolchain, machine.device
+    with WorkerEvaluator(
+        machine.target, store=store, toolchain=toolchain, device=device, seed=seed, steering=steering
+    ) as evaluator:
         yield evaluator
-    finally:
-        evaluator.close()
 
 
 def ceilings(machine: Machine, evaluator: WorkerEvaluator) -> Ceiling:

@@ -42,7 +42,6 @@ class Contrast:
     why: str
     """The reason for INCONCLUSIVE; empty otherwise."""
     rounds: int
-    """Number of rounds that were kept."""
     dropped: int
     disturbed: float
     """Share of all rounds in which one of the two arms was disturbed."""
@@ -101,7 +100,8 @@ def _overwhelming(
     The ratio is that of the quickest intervals, the least disturbed ones; its interval is as wide as that of all
     rounds, but narrow enough to exclude twice `claim`.
     """
-    every = _Estimate.of([_every(process, *arms) for process in timing.processes], level)
+    pairs = [[_pair(timed, *arms, process.batch) for timed in process.rounds] for process in timing.processes]
+    every = _Estimate.of(pairs, level)
     quickest = _Estimate.of(_quickest(timing, *arms), level)
     clear = every.rounds >= CLEAR_ROUNDS and abs(every.mean) - every.half > policy.overwhelming_disturbed
     if not clear or not every.agreed or every.mean * quickest.mean <= 0:
@@ -250,7 +250,6 @@ class _Counted:
 
 
 def _counted(process: Samples, arm: int, baseline: int, *, claim: float, policy: Policy) -> _Counted:
-    """Sort the rounds of a process; `arm` and `baseline` are places in its rounds."""
     usual = {at: _usual_ns(process, at, policy) for at in (arm, baseline)}
     clean, apart, unsteady = list[_Pair](), list[_Pair](), 0
     for timed in process.rounds:
@@ -300,7 +299,6 @@ def share_disturbed(timing: Timing, arms: Collection[int], *, policy: Policy = P
 
 
 def _rounds_disturbed(process: Samples, arms: Collection[int], policy: Policy) -> int:
-    """Count the rounds of one process that are disturbed in the sense of `share_disturbed`."""
     longest_ns = process.turn_ns / (1.0 + policy.max_stretch)
     usual = {at: min(_usual_ns(process, at, policy), longest_ns) for at in arms} if process.turn_ns else {}
 
@@ -340,10 +338,6 @@ def _pair(timed: Round, arm: int, baseline: int, batch: int) -> _Pair:
     return sum(timed.intervals_ns[arm]) / 2 / batch, sum(timed.intervals_ns[baseline]) / 2 / batch
 
 
-def _every(process: Samples, arm: int, baseline: int) -> list[_Pair]:
-    return [_pair(timed, arm, baseline, process.batch) for timed in process.rounds]
-
-
 def _half_width(ratios: Sequence[float], level: float) -> float:
     n = len(ratios)
     if n < MIN_ROUNDS:
@@ -362,7 +356,6 @@ def verdict(mean: float, half: float, claim: float) -> Comparison:
 
 
 def _broken(timing: Timing, arms: tuple[int, int], share: float, policy: Policy) -> str:
-    """Return why the clock cannot be trusted; empty when it can."""
     if any(min(pair) <= 0 for process in timing.processes for timed in process.rounds for pair in timed.intervals_ns):
         return "the clock does not measure: it stood still"
     least, most = _DOUBLING if share <= policy.max_dropped else _DOUBLING_DISTURBED
@@ -377,7 +370,6 @@ def _broken(timing: Timing, arms: tuple[int, int], share: float, policy: Policy)
 
 
 def _too_few(pairs: Sequence[Sequence[_Pair]], unsteady: int, total: int, policy: Policy) -> str:
-    """Return why the rounds that count do not allow a claim; empty when they do."""
     kept = sum(len(process) for process in pairs)
     if unsteady > policy.max_dropped * total:
         return f"{unsteady} of {total} rounds were stretched by something else than waiting for a core"

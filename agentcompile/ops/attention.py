@@ -78,13 +78,19 @@ def masked_attention(
     scale: float,
     window: int = 0,
 ) -> torch.Tensor:
-    """Compute `attention` under a mask, without reading the positions on the host; all slots must be finite."""
+    """Compute `attention` without reading the positions on the host.
+
+    Every slot of the cache is read under a mask, so all slots must be finite.
+    """
     mask = _mask(positions, 0, keys.shape[2], window)
     return _attend(q, keys, values, mask[:, None, None] if q.shape[0] > 1 else mask, scale)
 
 
 def attention_at(first: int, last: int) -> Attention:
-    """Return `attention` for one sequence at the positions `first` … `last`, which the host knows and need not read."""
+    """Return `attention` for one sequence whose queries stand at the positions `first` … `last`.
+
+    The positions are known on the host, so nothing is read back from the device.
+    """
 
     def at(
         q: torch.Tensor,

@@ -51,10 +51,7 @@ class Layout:
 def _tiled(
     rows: int, group: int, about: str, dtypes: tuple[torch.dtype, ...], products: tuple[torch.dtype, ...]
 ) -> Layout:
-    """Make the layout [N, K] -> [ceil(N / rows)][ceil(K / group)][rows][group], zero-padded.
-
-    In memory `group` neighbours of one row are followed by those of the next row of the tile.
-    """
+    """Make the layout [N, K] -> [ceil(N / rows)][ceil(K / group)][rows][group], zero-padded."""
 
     def grid(shape: Shape) -> tuple[int, int]:
         if len(shape) != 2:

@@ -234,7 +234,6 @@ class Interpreter:
 
 
 def _dying(node: Node, index: int, last: Mapping[str, int], kept: set[str]) -> list[str]:
-    """Return the values that no later node reads."""
     seen = dict.fromkeys([use.value for use in node.inputs] + list(node.outputs))
     return [v for v in seen if last.get(v, -1) <= index and v not in kept]
 

@@ -88,10 +88,7 @@ def _logits(rows: int, vocab: int, dtype: str) -> str:
 
 
 def packed(sampling: Sampling, *, first: int, slots: int = 0) -> bytes:
-    """Pack the settings as the kernel reads them.
-
-    `slots` is the number of log-probabilities that have room. A temperature below 1e-45 becomes 0.
-    """
+    """Pack the settings as the kernel reads them, with room for `slots` log-probabilities; below 1e-45 it is greedy."""
     top_p = math.ceil(sampling.top_p * _WHOLE)  # a power of two: the product is exact
     seed = sampling.seed & (1 << 64) - 1
     top_k = min(sampling.top_k, MAX_VOCAB)

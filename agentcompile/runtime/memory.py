@@ -127,7 +127,6 @@ def _key(buffer: Buffer) -> tuple[str, str, str]:
 
 
 def _static(buffer: Buffer) -> tuple[int, ...]:
-    """Return the buffer's shape, which must not be symbolic."""
     shape = tuple(dim for dim in buffer.shape if isinstance(dim, int))
     assert len(shape) == len(buffer.shape), buffer
     return shape

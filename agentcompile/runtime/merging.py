@@ -128,10 +128,7 @@ def _side_by_side(
 
 
 def _pitch_of(run: Sequence[_Product], program: Program, users: Mapping[str, Sequence[int]]) -> str:
-    """Return the workspace that tells the one launch reading all these results the width of their matrix; or "".
-
-    It is "" when several calls read the results, or the launch does not take exactly these results with a pitch.
-    """
+    """Return the workspace that tells the one launch reading exactly these results their matrix's width; or none."""
     names = sorted(product.made for product in run)
     readers = {at for name in names for at in users[name][1:]}
     call = program.calls[readers.pop()] if len(readers) == 1 else None
@@ -177,10 +174,7 @@ def _product(
 
 
 def _stepped(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
-    """View two dense matrices [rows, columns] as one tensor [2, rows, columns].
-
-    None where the second does not lie behind the first in the same storage, or their shapes or types differ.
-    """
+    """View two dense matrices as one tensor [2, rows, columns]; None unless they are alike and lie in order."""
     same = one.shape == other.shape and one.dtype == other.dtype and one.is_contiguous() and other.is_contiguous()
     if not same or one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
         return None
@@ -190,10 +184,7 @@ def _stepped(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
 
 
 def _joined(matrices: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """View dense matrices with equal numbers of columns as one matrix of all rows, in the order they lie.
-
-    None where they do not lie directly one behind another in one storage.
-    """
+    """View dense matrices that lie directly one behind another in one storage as one matrix of all rows; else None."""
     ordered = sorted(matrices, key=lambda matrix: matrix.storage_offset())
     for one, other in itertools.pairwise(ordered):
         alike = one.shape[1] == other.shape[1] and one.dtype == other.dtype

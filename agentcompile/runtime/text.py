@@ -51,10 +51,7 @@ class Tokenizer:
 
 
 class TextStream:
-    """A converter of growing token ids into text pieces: `push` takes ids, `finish` returns the last piece.
-
-    Decoding restarts at the last piece that ended on a whole character, so a long generation takes linear time.
-    """
+    """A converter of growing token ids into text; decoding restarts at whole characters: it takes linear time."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer

@@ -113,10 +113,7 @@ class Arena:
         """The content of all unchanged redzones, concatenated; None until it is first needed."""
 
     def add(self, name: str, shape: tuple[int, ...], dtype: str, *, fenced: Fence = "") -> Tensor:
-        """Make a buffer, either with redzones on both sides or `fenced` on one.
-
-        One fenced after has at most 63 bytes before the unmapped page; one fenced before has none.
-        """
+        """Make a buffer between redzones, or `fenced` on one side: right before it, or at most 63 bytes after it."""
         kind = DTYPES[dtype]
         nbytes = math.prod(shape) * kind.itemsize
         head = 0 if fenced == "before" else REDZONE
@@ -140,10 +137,7 @@ class Arena:
         return {name: buffer.tensor for name, buffer in self._buffers.items()}
 
     def broken(self) -> list[str]:
-        """Return the names of buffers whose redzones changed since they were last intact, and restore them.
-
-        All redzones are first compared at once, so that a device is queried once per launch and not twice per buffer.
-        """
+        """Return and mend the buffers whose redzones changed; all are compared at once, which asks a device once."""
         buffers = self._buffers.values()
         if self._whole is None:
             self._whole = torch.cat([zone for buffer in buffers for zone in buffer.expected])

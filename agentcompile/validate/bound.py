@@ -44,10 +44,7 @@ class Bounded:
         return self.value.double()
 
     def error(self, spread: float = SPREAD) -> Tensor:
-        """Return the absolute error allowed to this value before its own final rounding, broadcastable to it.
-
-        `spread` is the number of standard deviations that the declared roundings may reach.
-        """
+        """Return the absolute error allowed before the final rounding, with `spread` deviations of declared ones."""
         total = torch.zeros((), dtype=torch.float64)
         if self.accumulated is not None:
             total = total + self.accumulated

@@ -13,44 +13,14 @@ from agentcompile.validate.tolerance import Depth
 from agentcompile.validate.worn import PLACES, UNEVEN
 
 Style = Literal[
-    "normal",
-    "small",
-    "tiny",
-    "large",
-    "outliers",
-    "impulse",
-    "last",
-    "constant",
-    "zeros",
-    "cancel",
-    "aligned",
-    "nan",
-    "inf",
-    "exact",
-    "halves",
-    "huge",
-    "limit",
-    "choice",
-    "level",
-    "keen",
-    "infinities",
+    "normal", "small", "tiny", "large", "outliers", "impulse", "last", "constant", "zeros", "cancel",
+    "aligned", "nan", "inf", "exact", "halves", "huge", "limit", "choice", "level", "keen", "infinities",
     "worn",
-]
+]  # fmt: skip
 Past = Literal[
-    "normal",
-    "peaked",
-    "sunk",
-    "ramp",
-    "even",
-    "ladder",
-    "balanced",
-    "edges",
-    "ridges",
-    "drowned",
-    "towering",
-    "twins",
-    "worn",
-]
+    "normal", "peaked", "sunk", "ramp", "even", "ladder", "balanced", "edges", "ridges", "drowned",
+    "towering", "twins", "worn",
+]  # fmt: skip
 
 ANGLES = (700, 0, 1, 4097, 32767, 131000)
 """Positions whose rotation angles are tested; the first is the everyday one."""
@@ -156,11 +126,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
 
 
 def many(region: Region, seed: int) -> tuple[Case, ...]:
-    """Return very many light cases besides those of acceptance, fresh for every seed.
-
-    They cover sums that lie half way between two numbers, rows of tables, choices of an argmax, and inputs as in
-    trained models.
-    """
+    """Return many light cases, fresh for every seed: sums half way, table rows, choices, inputs as if trained."""
     draws = _HALVES if rounds_sums(region) else 0
     found = [Case(style="halves", place=at / (_HALVES - 1), weights=-1, light=True) for at in range(draws)]
     table = region.body.table()
@@ -181,11 +147,7 @@ def many(region: Region, seed: int) -> tuple[Case, ...]:
 
 
 def _as_trained(region: Region) -> list[Case]:
-    """Return cases whose sizes differ from channel to channel, as in trained models, at lengths near the everyday one.
-
-    A region with fp16 ports has none: beside large channels fp16 has no range for small ones, and no bound covers that
-    loss.
-    """
+    """Return cases whose sizes differ by channel, as in trained models; no bound covers what fp16 then loses."""
     if any(port.dtype == "fp16" for port in region.ports):
         return []
     context = _context(region)
@@ -260,5 +222,4 @@ def _elements(port: Port) -> int:
 
 
 def _near(tried: list[int], wanted: int) -> int:
-    """Return the longest length up to `wanted`."""
     return max((n for n in tried if n <= wanted), default=tried[0])

@@ -86,10 +86,7 @@ def compare(
 
 
 def _contract(tally: Tally, y: Tensor, rb: Tensor, eager: Tensor, where: str) -> bool:
-    """Check for NaN where the reference is NaN, infinities of its sign, and finite values elsewhere.
-
-    Where PyTorch's own result is of another class than the float64 one, either class is accepted.
-    """
+    """Check that NaN and infinities are where the float64 reference, or PyTorch's own result, has them."""
     same = _alike(y, rb) | (_alike(y, eager) & ~_alike(eager, rb))
     bad = int((~same).sum())
     first = int((~same).view(-1).to(torch.uint8).argmax()) if bad else 0

@@ -20,6 +20,7 @@ from agentcompile.validate.cases import Case
 from agentcompile.validate.compare import Tally
 from agentcompile.validate.inputs import Generator, generator
 from agentcompile.validate.production import Quarters
+from agentcompile.validate.rig import BITS, same_bits
 
 CHECK = "endurance"
 GENERATION = 4096
@@ -83,7 +84,7 @@ class PlainLoop:
             for turn in self._turns:
                 self._run(self._buffers)
                 self._launches += 1
-                if not all(_same(found, expected) for found, expected in turn.equal):
+                if not all(same_bits(found, expected) for found, expected in turn.equal):
                     self._wrong += 1
                     self._first = self._first or self._launches
                 for to, source in turn.copied:
@@ -181,10 +182,7 @@ def _ends(launches: int, seed: int) -> list[int]:
 def _sets(
     region: Region, quarters: Quarters, *, seed: int, tokens: int, parameters: Mapping[str, Tensor], length: int
 ) -> list[dict[str, Tensor]]:
-    """Return activations, numbers and positions of several launches, by port; load the first one's weights and states.
-
-    No launch sees more slots than the first.
-    """
+    """Return several launches' inputs, by port, none with more slots than the first; load its weights and states."""
     draws = Generator(region, seed=seed, tokens=tokens)
     resident = {port.name for port in region.ports if port.role in ("weight", "state", "constant", "output")}
     found: list[dict[str, Tensor]] = []
@@ -240,10 +238,4 @@ def _appended(region: Region, buffers: Mapping[str, Tensor]) -> list[Tensor]:
 
 def _other(tensor: Tensor) -> Tensor:
     """Return inverted bits, which no correct result has."""
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return tensor.view(kind).bitwise_not().view(tensor.dtype)
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
+    return tensor.view(BITS[tensor.element_size()]).bitwise_not().view(tensor.dtype)

@@ -6,7 +6,7 @@ even one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.bound import Bounded, Propagation
 from agentcompile.validate.compare import Tally
-from agentcompile.validate.drawn import Drawn
+from agentcompile.validate.propagate import Drawn
 from agentcompile.validate.tolerance import ROUNDOFF, DeclaredArithmetic
 
 _EXACT_SUM = 2.0**23
@@ -62,7 +62,7 @@ def inexact(graph: Graph, out: Propagation, facts: DeclaredArithmetic) -> dict[s
         elif node.op == "attention":
             reason = _attention(node, out, found)
         elif not reason:
-            reason = _RULES.get(node.op, _never)(node, out)
+            reason = _whole(node, out) if node.op in _KEEP else f"{node.op} does not keep integers"
         if not reason and node.op == "linear":
             error = out.values[node.outputs[0]].error()
             reason = "its sums are too large" if float(error.max()) > facts.coefficient * _EXACT_SUM else ""
@@ -78,10 +78,6 @@ def _holds(dtype: str, value: Tensor) -> bool:
     return torch.equal(value.to(DTYPES[dtype]).double(), value.double())
 
 
-def _never(node: Node, _: Propagation) -> str:
-    return f"{node.op} does not keep integers"
-
-
 def _whole(node: Node, out: Propagation) -> str:
     value = out.values[node.outputs[0]].value
     if not value.is_floating_point() or bool((value.double() == value.double().round()).all()):
@@ -90,10 +86,7 @@ def _whole(node: Node, out: Propagation) -> str:
 
 
 def _attention(node: Node, out: Propagation, found: dict[str, str]) -> str:
-    """Return why attention is not exact.
-
-    It is exact for zero queries over a power of two of slots, with values that are divisible by that number.
-    """
+    """Return why attention is not exact: it is for zero queries over a power of two of slots, divisible values."""
     query, positions = out.values[node.inputs[0].value], out.values[node.inputs[3].value]
     slots = positions.value.reshape(-1) + 1
     if bool(query.value.any()):
@@ -108,4 +101,3 @@ def _attention(node: Node, out: Propagation, found: dict[str, str]) -> str:
 
 
 _KEEP = ("linear", "add", "sub", "mul", "relu", "rope", "embedding", "position_table", "cast", "argmax", "cache_append")
-_RULES: dict[str, Callable[[Node, Propagation], str]] = dict.fromkeys(_KEEP, _whole)

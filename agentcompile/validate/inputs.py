@@ -306,7 +306,7 @@ class Generator:
             while name in producers:
                 at = producers[name]
                 if at.op == "rope":
-                    key = unturned(key, *(found[use.value] for use in at.inputs[1:3]))
+                    key = unturned(key, *(found[use.value].reshape(-1, 1, key.shape[-1]) for use in at.inputs[1:3]))
                 elif at.op == "rms_norm":
                     key = key / (found[at.inputs[1].value].double() + float(str(dict(at.attrs).get("offset", 0.0))))
                 name = at.inputs[0].value

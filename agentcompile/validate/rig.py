@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,16 +14,20 @@ from agentcompile.validate.arena import Arena, Fence, Poison, fingerprint, poiso
 from agentcompile.validate.bound import Append
 from agentcompile.validate.cases import Case
 from agentcompile.validate.compare import Tally, compare
-from agentcompile.validate.drawn import Drawn
 from agentcompile.validate.inputs import extent
+from agentcompile.validate.propagate import Drawn
 from agentcompile.validate.tolerance import DeclaredArithmetic
 
 Run = Callable[[Mapping[str, Tensor]], None]
+Serial = Callable[[Mapping[str, Tensor], bool], None]
+"""A function that launches with one rank after another; True starts with the last rank."""
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The type of plain bits of an element, by its bytes."""
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Return whether two tensors are equal bit for bit, NaNs included."""
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    kind = BITS[a.element_size()]
     return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
 
 
@@ -193,3 +197,30 @@ class Rig:
             port for port, tensor in first.tensors.items() if not self._tools.same_bits(tensor, other.tensors[port])
         ]
         self._tally.claim(name, not changed, f"{where}: {', '.join(changed)} differs")
+
+
+def in_place(run: Run, output: str, source: str, buffers: Mapping[str, Tensor]) -> None:
+    """Launch with one buffer as output and input, then put the result and the input into their own buffers."""
+    before = buffers[source].clone()
+    run({**buffers, output: buffers[source].view(buffers[output].shape)})
+    buffers[output].copy_(buffers[source].view(buffers[output].shape))
+    buffers[source].copy_(before)
+
+
+def side_by_side(run: Run, pitched: Sequence[tuple[str, str]], tokens: int, buffers: Mapping[str, Tensor]) -> None:
+    """Launch with the inputs of each pitch as columns of one matrix, with NaN columns between them."""
+    views, spaces = dict(buffers), {space for _, space in pitched}
+    for space in spaces:
+        dense = {name: buffers[name].view(tokens, -1) for name, told in pitched if told == space}
+        gap = min(tensor.shape[1] for tensor in dense.values())
+        width = sum(tensor.shape[1] + gap for tensor in dense.values())
+        first = next(iter(dense.values()))
+        wide = torch.full((tokens, width), torch.nan, dtype=first.dtype, device=first.device)
+        begin = 0
+        for name, tensor in dense.items():
+            views[name] = wide[:, begin : begin + tensor.shape[1]].copy_(tensor)
+            begin += tensor.shape[1] + gap
+        buffers[space].fill_(width)
+    run(views)
+    for space in spaces:
+        buffers[space].zero_()

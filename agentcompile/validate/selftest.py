@@ -127,8 +127,6 @@ def _right(buffers: Mapping[str, Tensor]) -> None:
 
 
 def _after(spoil: Callable[[Mapping[str, Tensor]], object]) -> Callable[[], Run]:
-    """Return a factory of right kernels that afterwards spoil something."""
-
     def make() -> Run:
         def run(buffers: Mapping[str, Tensor]) -> None:
             _right(buffers)
@@ -139,11 +137,8 @@ def _after(spoil: Callable[[Mapping[str, Tensor]], object]) -> Callable[[], Run]
     return make
 
 
-def _forgetful() -> Run:
-    def run(buffers: Mapping[str, Tensor]) -> None:
-        buffers["y"][..., :-1] = _product(buffers)[..., :-1]
-
-    return run
+def _forgetful(buffers: Mapping[str, Tensor]) -> None:
+    buffers["y"][..., :-1] = _product(buffers)[..., :-1]
 
 
 def _moody() -> Run:
@@ -176,7 +171,7 @@ _FAULTS: tuple[tuple[str, str, Callable[[], Run]], ...] = (
     ("exact", "an integer off by one", _after(lambda b: b["y"][..., 3].add_(1.0))),
     ("halves", "a half rounded away from zero", _after(_upwards)),
     ("non-finite", "zero for not a number", _after(lambda b: b["y"].nan_to_num_(nan=0.0))),
-    ("poison", "an element left unwritten", _forgetful),
+    ("poison", "an element left unwritten", lambda: _forgetful),
     ("redzone", "a write past the end", _after(_past_end)),
     ("inputs", "a changed input", _after(lambda b: b["w"].view(-1)[-1:].mul_(3.0))),
     ("repeats", "a result that changes between launches", _moody),

@@ -15,10 +15,7 @@ _LEVEL = 64.0
 
 
 def bends(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    """Return numbers of either sign next to half and whole multiples of ln 2.
-
-    There a polynomial for the exponential is least accurate, or was moved by a power of two.
-    """
+    """Return numbers of either sign next to multiples of ln 2 / 2, where a polynomial for exp is least accurate."""
     steps = torch.randint(1, 10, shape, generator=rng) * (math.log(2.0) / 2.0)
     near = steps + (torch.rand(shape, generator=rng) - 0.5) * 0.02
     return near * (torch.randint(0, 2, shape, generator=rng) * 2 - 1)

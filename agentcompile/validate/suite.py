@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,16 +24,14 @@ from agentcompile.validate.bound import Bounded
 from agentcompile.validate.cases import Case, cases, many
 from agentcompile.validate.choices import first_of_class
 from agentcompile.validate.compare import Tally, finish
-from agentcompile.validate.drawn import Drawn
 from agentcompile.validate.endurance import MakeLoop, PlainLoop, endure
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.production import House, Late, Quarters
-from agentcompile.validate.propagate import propagate
-from agentcompile.validate.rig import Instruments, Result, Rig, Run
+from agentcompile.validate.propagate import Drawn, propagate
+from agentcompile.validate.rig import Instruments, Result, Rig, Run, Serial, in_place, side_by_side
 from agentcompile.validate.sweep import Sweeper
 from agentcompile.validate.tolerance import ROUNDOFF, TINY, DeclaredArithmetic, Depth, rounding
 from agentcompile.validate.walk import Walker
-from agentcompile.validate.ways import Serial, in_place, serially, side_by_side
 
 _SIDES: dict[Depth, tuple[Fence, ...]] = {"search": ("after",), "accept": ("after", "before")}
 """The sides on which buffers border an unmapped page, by depth."""
@@ -120,8 +118,6 @@ def validate(
 
 @dataclass(kw_only=True)
 class _Suite:
-    """One candidate on its buffers."""
-
     region: Region
     facts: DeclaredArithmetic
     run: Run
@@ -325,7 +321,10 @@ class _Suite:
         base = self._rig.launch(appends, POISONS[0], where)
         for backwards in (False, True):
             where = f"{drawn.case.name}, ranks {'in reverse' if backwards else 'in turn'}"
-            run = functools.partial(serially, serial, backwards)
+
+            def run(buffers: Mapping[str, Tensor], backwards: bool = backwards) -> None:
+                serial(buffers, backwards)
+
             self._rig.same("order", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
     def _bounds(self, drawn: Drawn, result: Result) -> None:

@@ -31,7 +31,6 @@ def whole(shape: tuple[int, ...], low: int, high: int, rng: torch.Generator) -> 
 
 
 def _tiled(tile: Tensor, count: int) -> Tensor:
-    """Repeat `tile` up to `count` elements, which costs only memory bandwidth."""
     if count <= tile.numel():
         return tile
     out = torch.empty(count, dtype=tile.dtype)

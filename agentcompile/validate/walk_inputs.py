@@ -19,6 +19,7 @@ from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.bound import Bounded
 from agentcompile.validate.inputs import SECOND, extent, generator
 from agentcompile.validate.propagate import propagate
+from agentcompile.validate.scores import unturned
 from agentcompile.validate.tolerance import DeclaredArithmetic
 
 _THETA = 10000.0
@@ -125,7 +126,6 @@ class Feed:
         return [_bounded(flat[i : i + 4]) for i in range(0, len(flat), 4)]
 
     def _steer(self, attention: Node) -> None:
-        """Choose what the query heads of every launch attend to."""
         path, scale = self._path(attention), float(str(dict(attention.attrs)["scale"]))
         of = [i for i, node in enumerate(self.appends) if node.outputs[0] == attention.inputs[1].value]
         if path is None or not of:
@@ -142,16 +142,16 @@ class Feed:
         kind = (torch.arange(count)[:, None] + torch.arange(heads) + first) % kinds
         reach = min(_FARTHEST, int(str(dict(attention.attrs).get("window", 0))) or _FARTHEST)
         back = torch.randint(0, max(1, reach), (count, heads), generator=self._rng)
-        looked = (torch.arange(count)[:, None] - back).clamp(
-            min=0
-        )  # in a sparse walk this may be outside the window, which is accepted
+        # In a sparse walk this may be outside the window, which is accepted.
+        looked = (torch.arange(count)[:, None] - back).clamp(min=0)
         owner = torch.arange(heads) // (heads // kv_heads)
         wanted = keys[looked[:, None, :], torch.arange(batch)[:, None], owner]  # [N, B, heads, D]
         size = wanted.square().sum(-1, keepdim=True).clamp(min=1e-6) * abs(scale)
         turned = wanted * (_PEAK / size) * math.copysign(1.0, scale)
         if path.cos:
-            cos, sin = (self.moving[name].reshape(count, -1, 1, width).double() for name in (path.cos, path.sin))
-            turned = _unrotated(turned, cos, sin)
+            turned = unturned(
+                turned, *(self.moving[name].reshape(count, -1, 1, width) for name in (path.cos, path.sin))
+            )
         if path.gain:
             gain = self._parameters[path.gain].double() + path.offset
             turned = turned / torch.where(gain.abs() < 0.1, 0.1, gain)
@@ -177,19 +177,7 @@ class Feed:
         return Path(source=name, cos=cos, sin=sin, gain=gain, offset=offset) if known else None
 
 
-def _unrotated(y: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return the x that `rope` turns into y.
-
-    The halves turn by different angles, so this is no inverse rotation. It solves y₁ = x₁·cos₁ − x₂·sin₁ and y₂ =
-    x₂·cos₂ + x₁·sin₂, whose determinant is the cosine of the difference of the angles.
-    """
-    (y1, y2), (cos1, cos2), (sin1, sin2) = (tensor.chunk(2, dim=-1) for tensor in (y, cos, sin))
-    determinant = cos1 * cos2 + sin1 * sin2
-    return torch.cat(((cos2 * y1 + sin1 * y2) / determinant, (cos1 * y2 - sin2 * y1) / determinant), dim=-1)
-
-
 def _parts(value: Bounded) -> list[Tensor]:
-    """Return the value and its errors, dense and in float64."""
     wide = value.wide()
     parts = (value.accumulated, value.rounded, value.variance)
     return [wide, *(torch.zeros_like(wide) if part is None else part.expand(wide.shape) for part in parts)]

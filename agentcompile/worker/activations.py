@@ -80,7 +80,8 @@ class Windows:
         elif port.family == "positions":
             self._stand(port, used)
         else:
-            rows = dict(self._region.dims).get("vocab") or _fewest_rows(self._region)
+            tables = [concrete(one.shape)[0] for one in self._region.ports if one.role == "weight" and one.shape]
+            rows = dict(self._region.dims).get("vocab") or min(tables, default=1)
             used.random_(0, rows, generator=self._generator)
 
     def _stand(self, port: Port, used: torch.Tensor) -> None:
@@ -93,10 +94,6 @@ class Windows:
             used.fill_(last)
         else:
             used.random_(0, last + 1, generator=self._generator)
-
-
-def _fewest_rows(region: Region) -> int:
-    return min((concrete(port.shape)[0] for port in region.ports if port.role == "weight" and port.shape), default=1)
 
 
 class Outputs:

@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import torch
 
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.program import Program
 from agentcompile.ir.target import Target
-from agentcompile.ir.whole import Group, Walk
+from agentcompile.ir.whole import Group
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.model import CompiledModel, Decode, Prefill
 from agentcompile.runtime.native import Executor, Library
@@ -26,16 +26,16 @@ from agentcompile.worker.box import Box
 from agentcompile.worker.protocol import Fed, FeedModel
 from agentcompile.worker.steps import called, constants
 
+if TYPE_CHECKING:
+    from agentcompile.runtime.device_step import DeviceStep
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A model in memory, with its decode steps for several sequences.
-
-    `together` maps a number of seats to a function that runs one step in the first seats: logits [seats, vocab].
-    """
+    """A model in memory; `together` maps a number of seats to a function of one step in them: logits [seats, vocab]."""
 
     model: CompiledModel
     memory: Memory
@@ -85,15 +85,14 @@ def feed(request: FeedModel, loaded: Loaded, box: Box, pulse: Pulse) -> Fed:
     with Path(request.out).open("wb") as file:
         for index, group in enumerate(request.groups):
             box.write(index)
-            made = _side_by_side(loaded, group) if len(group) > 1 else [_alone(loaded.model, walk) for walk in group]
+            if len(group) > 1:
+                made = _side_by_side(loaded, group)
+            else:
+                made = [loaded.model.logits(walk.ids, walk.scored, prompt=walk.prompt) for walk in group]
             for found in made:
                 file.write(found.cpu().contiguous().numpy().tobytes())
                 rows += found.shape[0]
     return Fed(rows=rows, longest_s=pulse.longest_s)
-
-
-def _alone(model: CompiledModel, walk: Walk) -> torch.Tensor:
-    return model.logits(walk.ids, walk.scored, prompt=walk.prompt)
 
 
 def _side_by_side(loaded: Loaded, group: Group) -> list[torch.Tensor]:
@@ -168,11 +167,8 @@ def device_model(request: FeedModel, target: Target, pulse: Pulse) -> Loaded:
     return Loaded(model=_model(request, steps, prefill, memory, pulse), memory=memory, together=together)
 
 
-def _replayed(step: object) -> Callable[[], torch.Tensor]:
+def _replayed(step: DeviceStep) -> Callable[[], torch.Tensor]:
     """Return a function that runs one step of several sequences as a graph, captured on its first call."""
-    from agentcompile.runtime.device_step import DeviceStep
-
-    assert isinstance(step, DeviceStep)
     graphs: list[torch.cuda.CUDAGraph] = []
 
     def run() -> torch.Tensor:

@@ -48,11 +48,9 @@ class Gpu:
             torch.cuda.set_device(setup.device)
             torch.zeros(1, device="cuda")  # makes the device's context current in this thread
         except (RuntimeError, AssertionError) as error:
-            raise AgentCompileError(
-                f"{setup.device} cannot be used: {str(error).strip().partition(chr(10))[0]}",
-                exit_code=ExitCode.ENVIRONMENT,
-                hint="agentcompile doctor says what driver and devices are there",
-            ) from error
+            text = f"{setup.device} cannot be used: {str(error).strip().partition(chr(10))[0]}"
+            hint = "agentcompile doctor says what driver and devices are there"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
 
     def validate(self, request: p.Validate) -> NumericReport:
         """Run the correctness suite on the device."""

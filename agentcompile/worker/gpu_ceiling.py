@@ -11,11 +11,12 @@ from agentcompile.ir.template import Launch
 from agentcompile.ir.timing import Interval
 from agentcompile.measure.policy import POLICY
 from agentcompile.measure.residency import rotation_bytes
-from agentcompile.measure.selftest import SelfTest, selftest
+from agentcompile.measure.selftest import SelfTest
 from agentcompile.runtime.device_step import captured
 from agentcompile.runtime.driver import Call
-from agentcompile.worker.gpu_known import known_kernels
+from agentcompile.worker.ceiling import tested
 from agentcompile.worker.gpu_timing import QUANTUM_NS, Stopwatch
+from agentcompile.worker.known import known_kernels
 from agentcompile.worker.protocol import CheckHarness, Setup
 
 _TRIES = 8
@@ -81,18 +82,7 @@ class Probe:
         data = torch.zeros(1 << 20, dtype=torch.int64, device="cuda")
         call, keep = self._reads(data, data.numel() * 8, 1)
 
-        def arms(difference: float) -> tuple[_Repeated, _Repeated]:
-            return _Repeated(call, 1.0), _Repeated(call, 1.0 + difference)
-
-        found = selftest(
-            arms,
-            trials=request.trials,
-            rounds=request.rounds,
-            policy=request.policy,
-            quantum_ns=QUANTUM_NS,
-            seed=request.seed,
-            planted=request.planted,
-        )
+        found = tested(request, lambda factor: _Repeated(call, factor), QUANTUM_NS)
         del keep
         return found
 
@@ -110,11 +100,8 @@ class Probe:
         count = torch.tensor([nbytes // 16], device="cuda")
         out = torch.zeros(4, dtype=torch.int32, device="cuda")
         grid = (str(self._setup.target.threads * blocks),)
-        return self._bound(Launch(entry="read", arguments=(), grid=grid, block=("512",)), [data, count, out]), [
-            data,
-            count,
-            out,
-        ]
+        tensors = [data, count, out]
+        return self._bound(Launch(entry="read", arguments=(), grid=grid, block=("512",)), tensors), tensors
 
     def _bound(self, launch: Launch, tensors: Sequence[torch.Tensor]) -> Call:
         return Call.of(self._module, launch, [tensor.data_ptr() for tensor in tensors], dependent=False)

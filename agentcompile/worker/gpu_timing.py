@@ -59,9 +59,8 @@ def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
         if isinstance(arm, Reference):
             arms.append(_TorchArm(inputs, box, index, Interpreter(request.region.body)))
         elif arm.source.language == "library":
-            arms.append(
-                _TorchArm(inputs, box, index, bind_library(arm.source.call, request.region, arm.source.settings))
-            )
+            call = bind_library(arm.source.call, request.region, arm.source.settings)
+            arms.append(_TorchArm(inputs, box, index, call))
         else:
             arms.append(_KernelArm(inputs, box, index, arm, target.arch))
     return replace(timed(arms, request, box, QUANTUM_NS), turn_ns=turns.turn_ns())
@@ -75,14 +74,10 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
     steps = []
     for index, program in enumerate(programs):
         box.write(index)
-        modules |= {
-            source: Module(path)
-            for source, path in called([program], request.binaries).items()
-            if source not in modules
-        }
-        steps.append(
-            (first_chunk if program.phase == "prefill" else DeviceStep)(program, memory, modules, overlap=overlap)
-        )
+        paths = called([program], request.binaries)
+        modules |= {source: Module(path) for source, path in paths.items() if source not in modules}
+        bind = first_chunk if program.phase == "prefill" else DeviceStep
+        steps.append(bind(program, memory, modules, overlap=overlap))
     arms = [_StepArm(step, box, index, request.unroll) for index, step in enumerate(steps)]
     seats = memory.tokens[: programs[0].batch]  # a prefill chunk does not read them
     runs = [arm.once for arm in arms]
@@ -90,10 +85,10 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
     live(memory, programs, runs, vocab=vocab, seed=request.seed)
     memory.positions.fill_(request.position)
     probe = Probe(seats, programs, runs, vocab=vocab, seed=request.seed)
-    probe.before()
+    probe.check("before")
     turns = Turns()
     samples = timed([_Fresh(arm, seats, probe) for arm in arms], request, box, _STEP_QUANTUM_NS)
-    probe.after()
+    probe.check("after")
     box.write(NOTHING)
     return replace(samples, turn_ns=turns.turn_ns())
 
@@ -105,10 +100,7 @@ class Stopwatch:
         self._cycles = _HOLD_CYCLES
 
     def elapsed(self, graphs: Callable[[], None], before: Callable[[], None] | None = None) -> Interval:
-        """Return the time of what `graphs` queues; what `before` queues runs ahead of it, untimed.
-
-        Both are queued again, after a longer hold, when the host was too slow.
-        """
+        """Return the time of what `graphs` queues behind `before`; both run again, held longer, for a slow host."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         while True:
             if before is not None:

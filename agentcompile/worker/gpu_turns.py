@@ -21,11 +21,7 @@ _ALONE, _ROW = 4, 24
 
 
 def taking_turns(policy: Policy) -> Policy:
-    """Return the policy for regions on a shared GPU.
-
-    A sample, and one of twice its length, fit into a turn; a sample that contains others' turns, which may make it ten
-    times as long, is taken again.
-    """
+    """Return the policy for a shared GPU: a sample, even doubled, fits into a turn; one with others' is retaken."""
     return replace(policy, max_interval_ns=TURN_NS // 3, retaken_ns=policy.max_interval_ns)
 
 

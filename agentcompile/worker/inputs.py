@@ -89,10 +89,7 @@ class Inputs:
 
 
 def _need(port: Port, request: Time) -> Need:
-    """Return the room for the largest layout that an arm needs, with the scale of its random numbers.
-
-    A matrix is drawn like an initialised one, a vector of weights near 1.
-    """
+    """Return the room for the largest layout of an arm, and the numbers: a matrix as initialised, a vector near 1."""
     layouts = {"row-major"}
     for arm in request.arms:
         if isinstance(arm, Implementation):

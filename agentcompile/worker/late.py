@@ -16,8 +16,8 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.template import Launch, Source
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.validate.production import Late
-from agentcompile.worker.gpu_known import known_kernels
 from agentcompile.worker.gpu_launch import Buffers, bind_all
+from agentcompile.worker.known import known_kernels
 from agentcompile.worker.protocol import Setup
 
 _THREADS = 1024

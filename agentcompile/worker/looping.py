@@ -76,10 +76,7 @@ def _table(turn: Turn) -> list[int]:
 
 
 def _span(strided: Tensor, dense: Tensor) -> tuple[int, int, int, int, int]:
-    """Return two addresses, the number of pieces, the first tensor's stride between pieces, and a piece's size.
-
-    Stride and size are in bytes; the second tensor is dense.
-    """
+    """Return two addresses, the number of pieces, the stride between the first's, and a piece's size, in bytes."""
     assert dense.is_contiguous()
     assert (dense.shape, dense.dtype) == (strided.shape, strided.dtype)
     item, nbytes = strided.element_size(), dense.numel() * dense.element_size()

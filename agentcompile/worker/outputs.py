@@ -62,29 +62,19 @@ class Witness:
         written = {name: self._newest(inputs, name).clone() for name in self._states} if last else {}
         made = self._reference({**inputs, **self._weights})
         for name, y in found.items():
-            if name in self._body_outputs:
+            if name in dict(self._inputs.region.body.outputs):
                 self._hold(name, y, made, where)
         for name, entry in written.items():
             self._bounded(name, entry, self._newest(inputs, name), where)
 
-    @property
-    def _body_outputs(self) -> set[str]:
-        return {name for name, _ in self._inputs.region.body.outputs}
-
     def _newest(self, inputs: Mapping[str, Tensor], name: str) -> Tensor:
         """Return the slots of a cache [B, heads, context, D] that the launch appended to."""
-        state = inputs[name]
-        at = inputs[self._positions(name)].view(-1)
+        state, nodes = inputs[name], self._inputs.region.body.nodes
+        (append, *_) = (node for node in nodes if node.op == "cache_append" and node.inputs[0].value == name)
+        at = inputs[append.inputs[-1].value].view(-1)
         if state.shape[0] == 1:
             return state[:, :, at]
         return state[torch.arange(state.shape[0], device=state.device), :, at]
-
-    def _positions(self, name: str) -> str:
-        return next(
-            node.inputs[-1].value
-            for node in self._inputs.region.body.nodes
-            if node.op == "cache_append" and node.inputs[0].value == name
-        )
 
     def _hold(self, name: str, y: Tensor, made: Mapping[str, Tensor], where: str) -> None:
         if y.is_floating_point():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -147,11 +146,6 @@ class WorkerPool:
         if isinstance(outcome, p.Fault) and outcome.environment:
             raise AgentCompileError(outcome.error, exit_code=ExitCode.ENVIRONMENT, hint=outcome.hint)
         raise environment(f"a kernel that is known to be right fails on this machine: {said(outcome)}")
-
-
-def alive(workers: Sequence[WorkerSlot]) -> list[Worker]:
-    """Return the workers of filled slots."""
-    return [slot.worker for slot in workers if slot.worker is not None]
 
 
 def from_outside(outcome: Outcome) -> bool:

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
-from agentcompile.build import Binary, compile
-from agentcompile.ir.template import Launch, Source
-from agentcompile.materialize.cpp import flags
-from agentcompile.runtime.native import Call, Executor, Library, Program
-from agentcompile.system.store import Store
+from agentcompile.runtime.native import Call, Executor, Program
+from agentcompile.worker.known import known_library
 from agentcompile.worker.protocol import Setup
 
-_LIMIT_S = 60.0
 RANK_WORDS = 8
 """The number of int64s that a rank writes: a cache line."""
 SIGNALS = 64
@@ -126,12 +121,9 @@ class Probes:
     """The kernels on an executor's threads."""
 
     def __init__(self, executor: Executor, setup: Setup) -> None:
-        launches = (Launch(entry="turn", arguments=("tally", "table")),)
-        source = Source(language="cpp", text=_TEXT, launches=launches, workspaces=(), flags=flags(setup.target))
-        made = compile(source, Store(Path(setup.store)), toolchain=setup.toolchain, limit_s=_LIMIT_S)
-        if not isinstance(made, Binary):
-            raise RuntimeError(f"the probe kernels do not build: {made}")
-        self._library, self.executor = Library(Path(made.path)), executor
+        what = "the probe kernels do not build"
+        self._library = known_library(setup, _TEXT, what, "turn", ("tally", "table"))
+        self.executor = executor
         self._threads = torch.zeros(executor.threads * RANK_WORDS, dtype=torch.int64)
         self._process = torch.zeros(SIGNALS + 1, dtype=torch.int64)
         calls = [self.call("thread_state", [self._threads]), self.call("process_state", [self._process])]

@@ -117,7 +117,6 @@ class TimeSteps:
     kind: Literal["time-steps"] = "time-steps"
     arms: tuple[StepArm, ...]
     checkpoint: str
-    """The path of the checkpoint's directory."""
     constants: str
     """The path of a safetensors file with the tables that capture made."""
     binaries: tuple[tuple[str, str], ...]
@@ -131,7 +130,6 @@ class TimeSteps:
     unroll: int = 4
     """The number of steps in a graph, on a GPU."""
     seconds: float = 0.0
-    """The wall-time limit, as in `Time`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +147,6 @@ class FeedModel:
     checkpoint: str
     constants: str
     binaries: tuple[tuple[str, str], ...]
-    """The paths of binaries, as in `TimeSteps`."""
     groups: tuple[tuple[Walk, ...], ...]
     out: str
     """A file for the logits: float32 [scored positions of all walks in order, vocab]."""
@@ -280,22 +277,8 @@ class Fault:
     hint: str = ""
 
 
-Reply = (
-    Ready
-    | Built
-    | BuildFailed
-    | TimedOut
-    | Disturbed
-    | Report
-    | Timed
-    | Wrong
-    | Fed
-    | Lacking
-    | CeilingMeasured
-    | HarnessChecked
-    | Alive
-    | Fault
-)
+Done = Ready | Built | Report | Timed | Fed | CeilingMeasured | HarnessChecked | Alive
+Reply = Done | BuildFailed | TimedOut | Disturbed | Wrong | Lacking | Fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

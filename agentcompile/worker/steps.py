@@ -54,16 +54,15 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
     live(memory, programs, [step.again for step in steps], vocab=vocab, seed=request.seed)
     seats = memory.tokens[: programs[0].batch]
     probe = Probe(seats, programs, runs, vocab=vocab, seed=request.seed)
-    probe.before()
+    probe.check("before")
     watch.rebase()
-    arms = [
-        Watched(
-            _StepArm(step, memory, request.position, box, index, probe, probes), watch, index, judged=_runs_kernels(p)
-        )
-        for index, (step, p) in enumerate(zip(steps, programs, strict=True))
-    ]
+    arms = []
+    for index, step in enumerate(steps):
+        kernels = any(isinstance(call, NativeCall) for call in step.program.calls)
+        arm = _StepArm(step, memory, request.position, box, index, probe, probes)
+        arms.append(Watched(arm, watch, index, judged=kernels))
     samples = timed(arms, request, box, quantum_ns(), Others())
-    probe.after()
+    probe.check("after")
     box.write(NOTHING)
     return samples
 
@@ -107,10 +106,6 @@ class _StepArm:
         self._at[0] = 0
         self._tokens.copy_(self._table[0])
         return at
-
-
-def _runs_kernels(program: Program) -> bool:
-    return any(isinstance(call, NativeCall) for call in program.calls)
 
 
 def constants(path: str) -> dict[str, torch.Tensor]:

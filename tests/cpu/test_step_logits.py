@@ -103,10 +103,10 @@ def test_a_step_that_turns_wrong_while_it_is_timed_is_caught_after_it(model: tup
     tokens = torch.zeros(1, dtype=torch.int64)
     right, wrong = step(tokens), False
     held = probe(model, [right, lambda: right() * (-1.0 if wrong else 1.0)], tokens)
-    held.before()
+    held.check("before")
     wrong = True
     with pytest.raises(WrongOutput) as caught:
-        held.after()
+        held.check("after")
     assert caught.value.arm == 1
     assert "after it was timed" in str(caught.value)
 
