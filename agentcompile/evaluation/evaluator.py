@@ -241,11 +241,7 @@ class WorkerEvaluator:
         trusted: bool = True,
         seconds: float = 0.0,
     ) -> Timing | Death:
-        """Time labelled whole steps, or prompt chunks, over the weights at `checkpoint`, in the way of `time`.
-
-        `binaries` maps source digests to paths; `residency` is a label; kernels that are not `trusted` (evaluated) may
-        hang.
-        """
+        """Time labelled steps or chunks over the weights at `checkpoint`; kernels that are not `trusted` may hang."""
 
         def request(live: Sequence[int]) -> p.TimeSteps:
             return p.TimeSteps(

@@ -40,8 +40,6 @@ class Prepared:
 class Baseline:
     """The baseline of a comparison: the region's own body, run by PyTorch."""
 
-    name: str = "pytorch"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:

@@ -26,7 +26,7 @@ def implementation(job: EvaluationJob, binary: Binary) -> p.Implementation:
 
 def arm_of(arm: Prepared | Baseline) -> p.Arm:
     """Return an arm of a timing as the worker's protocol has it."""
-    return p.Reference(label=arm.name) if isinstance(arm, Baseline) else implementation(arm.job, arm.binary)
+    return p.Reference() if isinstance(arm, Baseline) else implementation(arm.job, arm.binary)
 
 
 def each_process(seconds: float, processes: int) -> float:

@@ -155,14 +155,7 @@ class _Estimate:
 
 
 def measurement(
-    timing: Timing,
-    arm: int,
-    baseline: int,
-    *,
-    bytes: int,
-    claim: float,
-    comparisons: int = 1,
-    policy: Policy = POLICY,
+    timing: Timing, arm: int, baseline: int, *, bytes: int, claim: float, comparisons: int = 1, policy: Policy = POLICY
 ) -> Measurement:
     """Return the `Measurement` of one arm beside a baseline; `bytes` is what the region must move at least."""
     found = contrast(timing, arm, baseline, claim=claim, comparisons=comparisons, policy=policy)
@@ -188,10 +181,7 @@ def measurement(
 
 
 def usual_ns(timing: Timing, arm: int, policy: Policy = POLICY) -> float:
-    """Return the undisturbed time of a launch: the median of the intervals without waiting, if there are enough.
-
-    Otherwise it is the lower quartile of all intervals, and 0 when there are none.
-    """
+    """Return a launch's undisturbed time: the median of enough intervals without waiting, else a lower quartile."""
     at = timing.live.index(arm)
     taken = [
         (ns / process.batch, _waited(timed, at, policy))
@@ -226,10 +216,7 @@ def judged(
     comparisons: int,
     rounds: int = 0,
 ) -> Measured | Impossible:
-    """Return the verdict on an arm timed beside arm 0: `Impossible` for a time that the machine cannot reach.
-
-    `rounds` is the number of rounds that each process was to take.
-    """
+    """Return the verdict on an arm timed beside arm 0, `rounds` a process: `Impossible` below what can be reached."""
     found = measurement(timing, arm, 0, bytes=nbytes, claim=claim, comparisons=comparisons)
     found = replace(found, asked=rounds * found.processes)
     if impossible(found.median_ns, floor_ns):

@@ -88,11 +88,7 @@ class DeviceDecode:
         return not self._drawing or self._sampler is not None
 
     def draw(self, logits: torch.Tensor, at: int, *, ahead: bool) -> tuple[list[int], list[float]] | None:
-        """Choose the token from the logits [vocab] of position `at`; return it as `advance` does.
-
-        Memory then holds that token at position `at + 1`. None when the logits' shape, type or device is not the
-        step's.
-        """
+        """Choose position `at`'s token from logits [vocab] and stand behind it; None if they are unlike the step's."""
         own = self._step.logits
         if (logits.shape, logits.dtype, logits.device) != (own.shape, own.dtype, own.device):
             return None

@@ -41,11 +41,7 @@ Fed = tuple[torch.Tensor, torch.Tensor]
 
 
 def advance_source(arch: str, seats: int = 1, slots: int = 0) -> Source:
-    """Return the kernel that ends a decode step: it notes the tokens that were made and moves the positions on.
-
-    With several `seats` each has room for `slots` tokens, and those that are not `live` do not move; without a `live`
-    tensor all move.
-    """
+    """Return the kernel that ends a step: it notes the `seats`' tokens, `slots` each, and moves the `live` ones on."""
     arguments = ("positions", "tokens", "live", "history")
     launch = Launch(entry="advance", arguments=arguments, grid=("1",), block=(str(seats),), pdl=True)
     text = f"constexpr long long SLOTS = {slots};\n{_ADVANCE}"

@@ -118,11 +118,7 @@ class Call:
 
     @staticmethod
     def of(module: Module, launch: Launch, pointers: Sequence[int], *, dependent: bool) -> Call:
-        """Bind `launch`, whose geometry is numbers, to `pointers`.
-
-        `dependent`: start while the preceding kernel is still running, where both take part in programmatic dependent
-        launch (compute capability 9.0 and later).
-        """
+        """Bind `launch` to `pointers`; `dependent`: it may start while the one before runs (capability 9.0 and up)."""
         driver, entry = _driver(), module.entry(launch.entry, int(launch.shared_bytes))
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = _three(launch.grid)

@@ -77,13 +77,7 @@ def _matmul(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> 
 
 
 def _plain_attention(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    positions: torch.Tensor,
-    *,
-    scale: float,
-    window: int = 0,
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, *, scale: float, window: int = 0
 ) -> torch.Tensor:
     """Compute decode attention as two batched products and a softmax, all in float32; shapes as in `attention`."""
     if unforeseen(positions):

@@ -173,11 +173,7 @@ def _lives(calls: Sequence[NativeCall | TorchCall], whole: Mapping[str, str]) ->
 
 
 def place(
-    buffers: Sequence[Buffer],
-    calls: Sequence[NativeCall | TorchCall],
-    keep: set[str],
-    *,
-    largest_first: bool,
+    buffers: Sequence[Buffer], calls: Sequence[NativeCall | TorchCall], keep: set[str], *, largest_first: bool
 ) -> tuple[tuple[Buffer, ...], int]:
     """Give every activation and workspace an offset in an arena; return the buffers and the arena's size in bytes.
 

@@ -208,11 +208,7 @@ class CompiledModel:
         return self._pieces(tokens_of(self.info, self.tokenizer, prompt), request)
 
     def logits(self, ids: Sequence[int], positions: Sequence[int] | None = None, *, prompt: int = 0) -> torch.Tensor:
-        """Return teacher-forced logits, float32: a row for each of `positions`, ascending, or for every position.
-
-        The first `prompt` tokens go through the prefill, and only the last of them has logits; the others are decode
-        steps.
-        """
+        """Return teacher-forced float32 logits, one row for each of `positions`; `prompt` tokens are prefilled."""
         with self._exclusively():
             ids = tokens_of(self.info, self.tokenizer, ids)
             wanted = positions_of(positions if positions is not None else range(max(prompt - 1, 0), len(ids)), len(ids))

@@ -59,16 +59,6 @@ class _DrawStruct(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logits:
-    """The buffer where a step leaves its logits, [vocab]."""
-
-    address: int
-    vocab: int
-    wide: bool
-    """Whether they are float32; otherwise they are bfloat16."""
-
-
 class Library:
     """A loaded shared object of kernels; it stays loaded as long as the process, as launches hold raw addresses."""
 
@@ -265,13 +255,13 @@ class Decoder:
         position: int,
         stop_ids: Sequence[int],
         context: int,
-        logits: Logits | None = None,
+        logits: torch.Tensor | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Bind the launches and the decode state.
 
         `ids`, `token`, `position` are addresses of int64 scalars; `context` is the number of cache slots. Without
-        `logits` only greedy decoding is possible.
+        `logits` [vocab], float32 or bfloat16, only greedy decoding is possible.
         """
         self._executor, self._clock = executor, clock
         self._calls, self._keep = _bind(calls)
@@ -316,11 +306,11 @@ class Decoder:
     def _drawing(self, sampling: Sampling, first: int) -> int:
         """Return the address of the sampling parameters; the token that a step at `first + n` makes is draw n."""
         assert self._logits is not None
-        self._room = self._room or ctypes.create_string_buffer(8 * self._logits.vocab)
+        self._room = self._room or ctypes.create_string_buffer(8 * self._logits.numel())
         self._draw = _DrawStruct(
-            logits=self._logits.address,
-            vocab=self._logits.vocab,
-            wide=self._logits.wide,
+            logits=self._logits.data_ptr(),
+            vocab=self._logits.numel(),
+            wide=self._logits.dtype == torch.float32,
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,

@@ -21,21 +21,14 @@ _SOFT = 1
 
 
 def dismiss_threads() -> None:
-    """End the idle OpenMP threads of the calling thread; the next parallel region makes new ones (some 100 µs).
-
-    Does nothing where PyTorch runs on another OpenMP runtime, or inside a parallel region.
-    """
+    """End this thread's idle OpenMP threads, if they are libgomp's; a parallel region makes new ones (some 100 µs)."""
     library = _libgomp()
     if library is not None:
         library.omp_pause_resource_all(_SOFT)
 
 
 def team() -> tuple[int, int, int] | None:
-    """Return the addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads.
-
-    They run a function on PyTorch's team of threads, and tell a thread its number and how many there are. None where
-    PyTorch runs on another OpenMP runtime.
-    """
+    """Return the addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads; None without libgomp."""
     library = _libgomp()
     names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
     if library is None or not all(hasattr(library, name) for name in names):

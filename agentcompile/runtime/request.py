@@ -102,14 +102,12 @@ def _fits(info: ModelInfo, name: str, count: int) -> None:
         raise AgentCompileError(text, hint=f"shorten it, or compile with --context {count} or more")
 
 
-def positions_of(positions: Sequence[int] | None, count: int) -> set[int]:
-    """Return the positions, among `count`, that are asked for; None asks for all.
+def positions_of(positions: Sequence[int], count: int) -> set[int]:
+    """Return the positions, among `count`, that are asked for.
 
     Raises:
         AgentCompileError: the list is empty or has a position outside 0..`count` - 1 (usage).
     """
-    if positions is None:
-        return set(range(count))
     wanted = arguments.ids("positions", positions)
     if len(wanted) == 0:
         raise AgentCompileError("positions: is empty", hint="give at least one, or None for all")

@@ -72,7 +72,6 @@ class HostStep:
             return None
         bound = self._bind(1)
         token, logits = bound.token.data_ptr(), bound.env[self.program.logits]
-        drawn = native.Logits(address=logits.data_ptr(), vocab=logits.numel(), wide=logits.dtype == torch.float32)
         return native.Decoder(
             self._executor,
             bound.launches,
@@ -81,7 +80,7 @@ class HostStep:
             position=bound.position.data_ptr(),
             stop_ids=stop_ids,
             context=context,
-            logits=drawn if logits.dtype in (torch.float32, torch.bfloat16) else None,
+            logits=logits if logits.dtype in (torch.float32, torch.bfloat16) else None,
             clock=self.clock,
         )
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from agentcompile.validate.bound import Bounded, Context, Part
 from agentcompile.validate.tolerance import rounding
 
-_SATURATED = 30.0
+SATURATED = 30.0
 """The score error beyond which nothing is known; the bound is then the spread of the values."""
 _BLOCK = 1 << 23
 """The number of elements of the [rows, slots, D] distances that are held at a time."""
@@ -35,8 +35,7 @@ def attention(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
             for block in (slice(start, start + step) for start in range(0, len(masks), step)):
                 some = rows.map(lambda t, block=block: t[block])  # type: ignore[misc]
                 parts.append(_rows(some, k, v, masks[block], float(ctx.told["scale"]), ctx))
-    value, accumulated, rounded, variance = (torch.cat(each).reshape(q.shape) for each in zip(*parts, strict=True))
-    return Bounded(value=value, accumulated=accumulated, rounded=rounded, variance=variance, shared=True)
+    return Bounded(*(torch.cat(each).reshape(q.shape) for each in zip(*parts, strict=True)), shared=True)
 
 
 def _queries(q: Bounded, sequence: int, heads: slice) -> Bounded:
@@ -72,12 +71,8 @@ def _visible(
         full[span] = rows if own is None else rows + own
         return full
 
-    return Bounded(
-        value=value,
-        accumulated=spread(new.accumulated, None),
-        rounded=spread(new.rounded, step),
-        variance=spread(new.variance, step.square() / 3.0),
-    )
+    variance = spread(new.variance, step.square() / 3.0)
+    return Bounded(value, spread(new.accumulated, None), spread(new.rounded, step), variance)
 
 
 def _rows(
@@ -116,7 +111,7 @@ def _rows(
 def _moved(p: Tensor, shift: Tensor, distance: Tensor) -> Tensor:
     """Return how far scores that are off by up to `shift` can move the output."""
     largest = shift.masked_fill(p == 0.0, 0.0).amax(dim=-1, keepdim=True)
-    factor = torch.expm1(shift.clamp(max=_SATURATED)) * torch.exp(largest.clamp(max=_SATURATED))
+    factor = torch.expm1(shift.clamp(max=SATURATED)) * torch.exp(largest.clamp(max=SATURATED))
     moved = torch.einsum("rs,rsd->rd", p * factor, distance)
     return torch.minimum(moved, distance.amax(dim=-2))
 

@@ -23,7 +23,7 @@ Part = Tensor | None
 """One part of an error; None means exactly zero everywhere."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Bounded:
     """A value with its error. Inputs keep their own dtype and have no error; everything computed is float64."""
 
@@ -34,10 +34,15 @@ class Bounded:
     """The worst case of declared roundings."""
     variance: Part = None
     """The variance of declared roundings, taken as independent and uniform."""
-    shared: bool = False
+    shared: bool = field(default=False, kw_only=True)
     """Whether the declared roundings move a row of the last dimension as one: an error in a score moves all results of
     its head.
     """
+
+    @property
+    def parts(self) -> tuple[Part, Part, Part]:
+        """The three parts of the error."""
+        return self.accumulated, self.rounded, self.variance
 
     def wide(self) -> Tensor:
         """Return the value as float64."""
@@ -54,17 +59,8 @@ class Bounded:
 
     def map(self, move: Callable[[Tensor], Tensor]) -> Bounded:
         """Apply the same view to the value and its errors; `move` may move elements but never change them."""
-
-        def part(error: Part) -> Part:
-            return None if error is None else move(error)
-
-        return Bounded(
-            value=move(self.value),
-            accumulated=part(self.accumulated),
-            rounded=part(self.rounded),
-            variance=part(self.variance),
-            shared=self.shared,
-        )
+        parts = (None if part is None else move(part) for part in self.parts)
+        return Bounded(move(self.value), *parts, shared=self.shared)
 
 
 def add(*parts: Part) -> Part:

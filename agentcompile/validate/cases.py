@@ -46,11 +46,7 @@ _REDRAWN = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One draw of inputs.
-
-    `length` is the number of cache slots that the newest token sees, itself included; in a batch, that of the longest
-    sequence.
-    """
+    """One draw of inputs; the newest token, in a batch that of the longest sequence, sees `length` cache slots."""
 
     style: Style
     length: int = 1

@@ -26,10 +26,7 @@ _EXACT_SUM = 2.0**23
 def compare(
     region: Region, facts: DeclaredArithmetic, drawn: Drawn, found: Mapping[str, Tensor], tally: Tally, tokens: int
 ) -> None:
-    """Compare the outputs in `found`, by port, with exact results: integers, or integers after one rounding.
-
-    PyTorch may round a sum as often as it likes, so its sums are skipped where the rounding is tested.
-    """
+    """Compare the outputs in `found`, by port, with exact results: integers, or integers after one rounding."""
     halves, name = drawn.case.style == "halves", drawn.case.style
     reasons, uses = inexact(region.body, drawn.out, facts), dict(region.body.outputs)
     for port in region.ports:
@@ -66,16 +63,13 @@ def inexact(graph: Graph, out: Propagation, facts: DeclaredArithmetic) -> dict[s
         if not reason and node.op == "linear":
             error = out.values[node.outputs[0]].error()
             reason = "its sums are too large" if float(error.max()) > facts.coefficient * _EXACT_SUM else ""
-        narrow = [name for name in node.outputs if name in held and not _holds(held[name], out.values[name].value)]
+        made = {name: out.values[name].value for name in node.outputs if name in held}
+        narrow = [name for name, v in made.items() if not torch.equal(v.to(DTYPES[held[name]]).double(), v.double())]
         if not reason and narrow:
             reason = f"{narrow[0]} is held in {held[narrow[0]]}, which cannot"
         if reason:
             found |= dict.fromkeys(node.outputs, reason)
     return found
-
-
-def _holds(dtype: str, value: Tensor) -> bool:
-    return torch.equal(value.to(DTYPES[dtype]).double(), value.double())
 
 
 def _whole(node: Node, out: Propagation) -> str:

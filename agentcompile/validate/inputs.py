@@ -22,8 +22,7 @@ from agentcompile.validate.choices import chooser_of, impulse, steered
 from agentcompile.validate.magnitude import raised
 from agentcompile.validate.propagate import propagate
 from agentcompile.validate.scores import chosen, met_alike, unturned
-from agentcompile.validate.styles import bends, halved, level, single, styled
-from agentcompile.validate.tiles import TILE, normal, telling, whole
+from agentcompile.validate.styles import TILE, bends, halved, level, normal, single, styled, telling, whole
 from agentcompile.validate.tolerance import DeclaredArithmetic
 from agentcompile.validate.worn import UNEVEN, past, uneven, worn
 

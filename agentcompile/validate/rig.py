@@ -48,6 +48,19 @@ class Instruments:
     """Called after each launch, to tell whoever waits that the suite goes on."""
 
 
+@dataclass(kw_only=True)
+class Subject:
+    """A candidate under test, with all that its tests share."""
+
+    region: Region
+    facts: DeclaredArithmetic
+    run: Run
+    tally: Tally
+    tools: Instruments
+    seed: int
+    tokens: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """The results of one launch: copies of every output and of the appended slots, by port."""
@@ -64,29 +77,18 @@ class Result:
 class Rig:
     """Buffers by port and workspace name, loaded with inputs and launched on."""
 
-    def __init__(
-        self,
-        region: Region,
-        facts: DeclaredArithmetic,
-        run: Run,
-        tally: Tally,
-        tools: Instruments,
-        *,
-        seed: int,
-        tokens: int,
-        fenced: Fence = "",
-        spaces: Rig | None = None,
-    ) -> None:
+    def __init__(self, of: Subject, *, fenced: Fence = "", spaces: Rig | None = None) -> None:
         """Allocate the buffers; the workspaces are those of `spaces` when it is given."""
-        self._facts, self._run, self._tally, self._tools = facts, run, tally, tools
-        self._arena = Arena(seed=seed)
+        region, facts = of.region, of.facts
+        self._facts, self._run, self._tally, self._tools = facts, of.run, of.tally, of.tools
+        self._arena = Arena(seed=of.seed)
         self._layouts: dict[str, str] = {}
         self._outputs = [port for port in region.ports if port.role == "output"]
         self._inputs = [port for port in region.ports if port.role != "output"]
         self._prints: dict[str, str] = {}
         wanted = dict(facts.layouts)
         for port in region.ports:
-            shape = extent(port.shape, tokens)
+            shape = extent(port.shape, of.tokens)
             layout = wanted.get(port.family, "row-major") if port.role == "weight" else "row-major"
             if layout != "row-major":
                 self._layouts[port.name] = layout
@@ -152,10 +154,7 @@ class Rig:
         return Result(tensors=found, pattern=pattern)
 
     def redzones(self, where: str) -> None:
-        """Check that no redzone changed since the last check, and that workspaces that start as zeros hold zeros again.
-
-        The next launch, on other inputs, reads what this one leaves in such a workspace.
-        """
+        """Check that no redzone changed since the last check, and that zeroed workspaces are left all zeros again."""
         broken = self._tools.broken(self._arena)
         self._tally.claim("redzone", not broken, f"{where}: written outside {', '.join(broken)}")
         left = [name for name, _, _, zeroed in self._facts.workspaces if zeroed and bool(self._buffers[name].any())]

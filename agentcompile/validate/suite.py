@@ -28,7 +28,7 @@ from agentcompile.validate.endurance import MakeLoop, PlainLoop, endure
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.production import House, Late, Quarters
 from agentcompile.validate.propagate import Drawn, propagate
-from agentcompile.validate.rig import Instruments, Result, Rig, Run, Serial, in_place, side_by_side
+from agentcompile.validate.rig import Instruments, Result, Rig, Run, Serial, Subject, in_place, side_by_side
 from agentcompile.validate.sweep import Sweeper
 from agentcompile.validate.tolerance import ROUNDOFF, TINY, DeclaredArithmetic, Depth, rounding
 from agentcompile.validate.walk import Walker
@@ -117,38 +117,18 @@ def validate(
 
 
 @dataclass(kw_only=True)
-class _Suite:
-    region: Region
-    facts: DeclaredArithmetic
-    run: Run
-    tally: Tally
-    tools: Instruments
-    seed: int
-    tokens: int
+class _Suite(Subject):
     house: House | None = None
 
     def __post_init__(self) -> None:
         self._generator = Generator(self.region, seed=self.seed, tokens=self.tokens)
-        self._rig = self._new_rig()
+        self._rig = Rig(self)
         self._which: int | None = None
         self._parameters: dict[str, Tensor] = {}
         self._uses = dict(self.region.body.outputs)
         self._quarters: Quarters | None = None
         if self.house is not None:
             self._quarters = Quarters(self.region, self.facts, self.run, self.house, tokens=self.tokens)
-
-    def _new_rig(self, fenced: Fence = "", spaces: Rig | None = None) -> Rig:
-        return Rig(
-            self.region,
-            self.facts,
-            self.run,
-            self.tally,
-            self.tools,
-            seed=self.seed,
-            tokens=self.tokens,
-            fenced=fenced,
-            spaces=spaces,
-        )
 
     def draw(self, case: Case) -> Drawn:
         self._use(case.weights)
@@ -177,16 +157,7 @@ class _Suite:
         if count:
             self._rig.untouched("many rows")
         self._use(0)
-        walker = Walker(
-            region=self.region,
-            facts=self.facts,
-            rig=self._rig,
-            tally=self.tally,
-            tools=self.tools,
-            parameters=self._parameters,
-            seed=self.seed,
-            tokens=self.tokens,
-        )
+        walker = Walker(self, self._rig, self._parameters)
         return count + walker.walk() + Sweeper(walker).sweep() + self._sites()
 
     def _sites(self) -> int:
@@ -197,7 +168,7 @@ class _Suite:
         length = cases(self.region, "search")[0].length
         for at, which in enumerate(_SITES):
             if at > 0:
-                self._rig, self._which = self._new_rig(spaces=here), None
+                self._rig, self._which = Rig(self, spaces=here), None
             found.append((self._rig, self.draw(Case(style="normal", length=length, place=at / 8, weights=which))))
         self._rig, self._which = here, None
         for n, at in enumerate(_TURNS):
@@ -254,19 +225,8 @@ class _Suite:
         """Launch as often as a long generation does, then validate the everyday case once more."""
         if self._quarters is not None:
             drawn = self.draw(case)
-            endure(
-                self.region,
-                self._quarters,
-                loop or (lambda buffers, turns: PlainLoop(self.run, buffers, turns)),
-                self.tally,
-                launches=launches,
-                seed=self.seed,
-                tokens=self.tokens,
-                parameters=self._parameters,
-                length=case.length,
-                deterministic=self.facts.deterministic,
-                beat=self.tools.beat,
-            )
+            loop = loop or (lambda buffers, turns: PlainLoop(self.run, buffers, turns))
+            endure(self, self._quarters, loop, launches=launches, parameters=self._parameters, length=case.length)
             self.judge(drawn)
 
     def repeat(self, drawn: Drawn, repeats: int) -> None:
@@ -291,7 +251,7 @@ class _Suite:
     def fence(self, drawn: Drawn, side: Fence) -> None:
         """Launch on buffers that end, or begin, at unmapped pages, where even an unused read past them faults."""
         where, appends = f"{drawn.case.name}, unmapped {side}", list(drawn.out.appends.values())
-        fenced = self._new_rig(fenced=side)
+        fenced = Rig(self, fenced=side)
         fenced.mirror(self._rig)
         other = fenced.launch(appends, POISONS[1], where)
         if self.facts.deterministic:

@@ -8,22 +8,19 @@ launches is one batch, so it adds little to the cost of a launch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from agentcompile.backends import backend_of
-from agentcompile.ir.region import Region
 from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.arena import POISONS
 from agentcompile.validate.attended import Past, Told, attended
 from agentcompile.validate.bound import Bounded
-from agentcompile.validate.compare import Tally
 from agentcompile.validate.coverage import starts
 from agentcompile.validate.propagate import owners
-from agentcompile.validate.rig import Instruments, Result, Rig
-from agentcompile.validate.tolerance import ROUNDING_SLACK, TINY, DeclaredArithmetic, rounding
+from agentcompile.validate.rig import Result, Rig, Subject
+from agentcompile.validate.tolerance import ROUNDING_SLACK, TINY, rounding
 from agentcompile.validate.walk_inputs import Feed
 
 _READ = 12 << 30
@@ -46,18 +43,12 @@ _TOGETHER = 64
 """The number of launches whose outputs are compared at once, so that a failure tells roughly where it is."""
 
 
-@dataclass(kw_only=True)
 class Walker:
     """The walks of one candidate through its caches; `parameters` are loaded."""
 
-    region: Region
-    facts: DeclaredArithmetic
-    rig: Rig
-    tally: Tally
-    tools: Instruments
-    parameters: Mapping[str, Tensor]
-    seed: int
-    tokens: int
+    def __init__(self, of: Subject, rig: Rig, parameters: Mapping[str, Tensor]) -> None:
+        self.region, self.facts, self.tally, self.tools = of.region, of.facts, of.tally, of.tools
+        self.seed, self.tokens, self.rig, self.parameters = of.seed, of.tokens, rig, parameters
 
     @property
     def span(self) -> int:
@@ -158,15 +149,10 @@ class Walker:
         if not found or results[0].tensors[found[0]].numel() != made[0].numel():
             return
         given = torch.stack([result.tensors[found[0]].reshape(made[0].shape) for result in results])
-        told = dict(node.attrs)
-        library = self.facts.accumulation == "library"
-        dtype = self.region.port(found[0]).dtype
-        how = Told(
-            scale=float(str(told["scale"])),
-            window=int(str(told.get("window", 0))),
-            coefficient=self.facts.coefficient,
-            inside=dtype if library else "",
-        )
+        told, library = dict(node.attrs), self.facts.accumulation == "library"
+        scale, window = float(str(told["scale"])), int(str(told.get("window", 0)))
+        inside = self.region.port(found[0]).dtype if library else ""
+        how = Told(scale=scale, window=window, coefficient=self.facts.coefficient, inside=inside)
         sides = []
         for use in node.inputs[1:3]:
             port, new = ports[of[use.value]], feed.news[of[use.value]]
@@ -208,7 +194,7 @@ class Walker:
         copied = (new.error() == 0) & (new.wide() == new.wide().to(cache.dtype).double())
         slack = torch.where(copied, 0.0, step)
         rounded = slack if new.rounded is None else slack + new.rounded
-        return wide, Bounded(value=new.wide(), accumulated=new.accumulated, rounded=rounded, variance=new.variance)
+        return wide, Bounded(new.wide(), new.accumulated, rounded, new.variance)
 
     def _compare(
         self,
@@ -237,8 +223,5 @@ class Walker:
 
 def _beside(parts: list[Bounded]) -> Bounded:
     """Concatenate the groups of one token's query heads [N, G, D] to all heads [N, heads, D]."""
-    value, *errors = (
-        torch.cat([t for t in each if t is not None], dim=1)
-        for each in zip(*((p.value, p.accumulated, p.rounded, p.variance) for p in parts), strict=True)
-    )
-    return Bounded(value=value, accumulated=errors[0], rounded=errors[1], variance=errors[2])
+    every = zip(*((part.value, *part.parts) for part in parts), strict=True)
+    return Bounded(*(torch.cat([t for t in each if t is not None], dim=1) for each in every))

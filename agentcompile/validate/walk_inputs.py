@@ -123,7 +123,7 @@ class Feed:
         else:
             each = [one({name: t[n] for name, t in self.moving.items()}) for n in range(len(self.starts))]
             flat = [torch.stack(list(parts)) for parts in zip(*each, strict=True)]
-        return [_bounded(flat[i : i + 4]) for i in range(0, len(flat), 4)]
+        return [Bounded(*flat[i : i + 4]) for i in range(0, len(flat), 4)]
 
     def _steer(self, attention: Node) -> None:
         path, scale = self._path(attention), float(str(dict(attention.attrs)["scale"]))
@@ -179,9 +179,4 @@ class Feed:
 
 def _parts(value: Bounded) -> list[Tensor]:
     wide = value.wide()
-    parts = (value.accumulated, value.rounded, value.variance)
-    return [wide, *(torch.zeros_like(wide) if part is None else part.expand(wide.shape) for part in parts)]
-
-
-def _bounded(parts: Sequence[Tensor]) -> Bounded:
-    return Bounded(value=parts[0], accumulated=parts[1], rounded=parts[2], variance=parts[3])
+    return [wide, *(torch.zeros_like(wide) if part is None else part.expand(wide.shape) for part in value.parts)]

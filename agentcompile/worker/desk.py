@@ -12,7 +12,6 @@ from agentcompile.system.exhausted import exhausted, first_line
 from agentcompile.system.store import Store
 from agentcompile.worker import protocol as p
 from agentcompile.worker.limits import limit_memory
-from agentcompile.worker.wrong import WrongOutput
 
 if TYPE_CHECKING:
     from agentcompile.worker.box import Box
@@ -83,7 +82,7 @@ class Desk:
         device = self.device
         try:
             return p.Timed(samples=device.time(request) if isinstance(request, p.Time) else device.steps(request))
-        except WrongOutput as wrong:
+        except p.WrongOutput as wrong:
             return p.Wrong(arm=wrong.arm, report=wrong.report)
 
     def _fed(self, request: p.FeedModel) -> p.Fed | p.Lacking:

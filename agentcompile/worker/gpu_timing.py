@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -120,14 +120,6 @@ class Stopwatch:
             self._cycles = wanted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sample:
-    """A batch as a graph, and its launches whose outputs are not overwritten."""
-
-    graph: torch.cuda.CUDAGraph
-    seen: tuple[Seen, ...]
-
-
 class _Graphs(ABC):
     """An arm whose batches are graphs, kept by batch size.
 
@@ -137,7 +129,8 @@ class _Graphs(ABC):
 
     def __init__(self, inputs: Inputs, box: Box, index: int) -> None:
         self._inputs, self._box, self._index = inputs, box, index
-        self._samples: dict[int, _Sample] = {}
+        self._samples: dict[int, tuple[torch.cuda.CUDAGraph, tuple[Seen, ...]]] = {}
+        """Batches as graphs, with the launches whose outputs are not overwritten."""
         self._watch = Stopwatch()
 
     def interval(self, batch: int) -> Interval:
@@ -145,12 +138,12 @@ class _Graphs(ABC):
         if batch not in self._samples:
             outputs, seen = self._inputs.outputs.assign(batch)
             body = self._body(outputs)
-            self._samples[batch] = _Sample(graph=captured(body, before=self._body(outputs[:1])), seen=seen)
-        sample = self._samples[batch]
+            self._samples[batch] = captured(body, before=self._body(outputs[:1])), seen
+        graph, seen = self._samples[batch]
         self._inputs.windows.redraw(batch)
         torch.cuda.synchronize()  # on a shared GPU the sample then begins with a new turn
-        found = self._watch.elapsed(sample.graph.replay, before=self._inputs.cool)
-        self._examine(sample.seen, batch)
+        found = self._watch.elapsed(graph.replay, before=self._inputs.cool)
+        self._examine(seen, batch)
         return found
 
     @abstractmethod

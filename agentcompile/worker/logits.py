@@ -16,7 +16,7 @@ from torch import Tensor
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.trial import Check
 from agentcompile.runtime.memory import Memory
-from agentcompile.worker.wrong import WrongOutput
+from agentcompile.worker.protocol import WrongOutput
 
 CHECK = "step-logits"
 ALLOWED = 0.25
@@ -55,10 +55,7 @@ def reference_of(programs: Sequence[Program]) -> int:
 
 
 class Probe:
-    """Tokens that no step has seen, and the reference's logits for them.
-
-    For every arm the samples to compare are chosen at random; no two of them, of any arm, have the same tokens.
-    """
+    """Tokens that no step has seen, others for every sample, and the reference's logits; some samples are compared."""
 
     def __init__(
         self, tokens: Tensor, programs: Sequence[Program], runs: Sequence[Run], *, vocab: int, seed: int

@@ -18,7 +18,7 @@ from agentcompile.ir.trial import Check
 from agentcompile.ops.reference import Interpreter
 from agentcompile.worker.activations import Seen
 from agentcompile.worker.inputs import Inputs
-from agentcompile.worker.wrong import WrongOutput
+from agentcompile.worker.protocol import WrongOutput
 
 CHECK = "timed-output"
 _ROW, _OWN, _TINY = 0.15, 0.1, 1e-30

@@ -94,10 +94,7 @@ class WorkerPool:
         return self._witnesses[number]
 
     def stock(self, count: int, *, kept: bool = False) -> None:
-        """Start `count` workers side by side and keep them unused, as a device's context takes long to make.
-
-        `kept`: they are for `count` witnesses, less those that have a worker already.
-        """
+        """Start `count` spare workers side by side, as contexts take long to make; `kept`: less existing witnesses."""
         if kept:
             count -= sum(self.witness(number).worker is not None for number in range(count))
         begun = list[Worker]()

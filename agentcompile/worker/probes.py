@@ -145,10 +145,7 @@ class Probes:
         run(ctypes.addressof(calls), len(calls), repeat, self.executor.threads)
 
     def state(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """Return the threads' registers and blocked signals, the signals' handlers, and a hash of the environment.
-
-        The first has `RANK_WORDS` numbers for every executor thread: its control registers and blocked signals.
-        """
+        """Return each thread's `RANK_WORDS` numbers (registers, blocked signals), handlers, and environment's hash."""
         self._state.run()
         process = self._process.tolist()
         return tuple(self._threads.tolist()), tuple(process[:-1]), process[-1]

@@ -29,11 +29,7 @@ OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """The worker is dead or no longer speaks frames; `signal` is 0 when no signal ended it.
-
-    `outside`: another process ended it, as far as can be told. A kernel that sends its own process such a signal looks
-    the same.
-    """
+    """The worker is dead or speaks no frames; `signal` is 0 for none; `outside`: another process ended it, it seems."""
 
     signal: int
     detail: str

@@ -17,7 +17,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Accumulation, Source
 from agentcompile.ir.timing import Samples
-from agentcompile.ir.trial import BuildFailed, Disturbed, NumericReport, TimedOut
+from agentcompile.ir.trial import BuildFailed, Check, Disturbed, NumericReport, TimedOut
 from agentcompile.ir.whole import Walk
 from agentcompile.measure.policy import Policy
 from agentcompile.measure.selftest import SelfTest
@@ -295,3 +295,11 @@ class Answer:
 
     token: str
     reply: Reply
+
+
+class WrongOutput(Exception):
+    """A timed arm, by index, gave wrong outputs or changed its process, which stops the comparison."""
+
+    def __init__(self, arm: int, check: Check) -> None:
+        super().__init__(check.detail)
+        self.arm, self.report = arm, NumericReport(checks=(check,), error_ratio=0.0, cases=0, repeats=0)

@@ -22,7 +22,7 @@ from agentcompile.ir.trial import Check
 from agentcompile.measure.rounds import Arm
 from agentcompile.validate.endurance import Loop, MakeLoop
 from agentcompile.worker.probes import RANK_WORDS, Probes
-from agentcompile.worker.wrong import WrongOutput
+from agentcompile.worker.protocol import WrongOutput
 
 CHECK = "process-state"
 _MORE_MAPPINGS = 8
@@ -126,10 +126,7 @@ class Watch:
         self._compare(self._mapped, "by being loaded", own=64)
 
     def around(self, run: Callable[[Buffers], None]) -> Callable[[Buffers], None]:
-        """Return `run` with a comparison of the address space around launches number 1, 2, 4, 8 and so on.
-
-        Only directly around a launch can what PyTorch maps be told from what the kernel maps.
-        """
+        """Return `run` with a look at the address space around launches 1, 2, 4, 8 …, where what it maps shows."""
 
         def launch(buffers: Buffers) -> None:
             self._launches += 1

@@ -49,8 +49,7 @@ from agentcompile.tuning.prepared import PreparedModel
 from agentcompile.worker import gpu_timing, logits
 from agentcompile.worker.box import Box
 from agentcompile.worker.gpu_turns import TURN_NS
-from agentcompile.worker.protocol import StepArm, TimeSteps
-from agentcompile.worker.wrong import WrongOutput
+from agentcompile.worker.protocol import StepArm, TimeSteps, WrongOutput
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT as SHORT
 from tests.cpu.test_chunk_plans import CONTEXT

@@ -22,7 +22,7 @@ from agentcompile.runtime.native import Executor
 from agentcompile.runtime.step import HostStep
 from agentcompile.system.store import Store
 from agentcompile.worker.logits import ALLOWED, DURING, LIVED, Probe, live
-from agentcompile.worker.wrong import WrongOutput
+from agentcompile.worker.protocol import WrongOutput
 from tests.cpu import jobs
 from tests.models import tiny
 from tests.models.lowered import in_pytorch
