@@ -7,6 +7,7 @@ request that was killed from outside is repeated once. Building and validating r
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,8 +19,16 @@ from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.feeder import feed
-from agentcompile.evaluation.jobs import Baseline, Depth, EvaluationJob, Evaluator, Failed, Prepared
-from agentcompile.evaluation.requests import arm_of, each_process, implementation, physical_bytes
+from agentcompile.evaluation.jobs import (
+    Baseline,
+    Depth,
+    EvaluationJob,
+    Evaluator,
+    Failed,
+    Prepared,
+    arm_of,
+    implementation,
+)
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
@@ -80,7 +89,7 @@ class WorkerEvaluator:
             target=target,
             store=str(store),
             toolchain=toolchain,
-            memory_bytes=memory_bytes or physical_bytes() * 6 // 10,
+            memory_bytes=memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 6 // 10,
             torch_threads=backend.torch_threads(target),
             device=device,
         )
@@ -216,7 +225,7 @@ class WorkerEvaluator:
                 claim=claim,
                 policy=self._policy,
                 seed=seed,
-                seconds=each_process(seconds, processes),
+                seconds=_each_process(seconds, processes),
             )
 
         trusted = frozenset(i for i, arm in enumerate(arms) if isinstance(arm, Baseline))
@@ -245,7 +254,7 @@ class WorkerEvaluator:
 
         def request(live: Sequence[int]) -> p.TimeSteps:
             return p.TimeSteps(
-                arms=tuple(p.StepArm(label=programs[i][0], program=programs[i][1]) for i in live),
+                programs=tuple(programs[i][1] for i in live),
                 checkpoint=str(checkpoint),
                 constants=str(constants),
                 binaries=tuple(sorted(binaries.items())),
@@ -255,7 +264,7 @@ class WorkerEvaluator:
                 policy=self._policy,
                 seed=seed,
                 unroll=4 if trusted else 2,
-                seconds=each_process(seconds, processes),
+                seconds=_each_process(seconds, processes),
             )
 
         labels = tuple(label for label, _ in programs)
@@ -372,3 +381,7 @@ class _Blamed:
 
     at: int
     verdict: Death | Cancelled | Incorrect
+
+
+def _each_process(seconds: float, processes: int) -> float:
+    return seconds / processes if 0 < seconds < math.inf else 0.0  # 0 means no limit

@@ -227,27 +227,17 @@ class CompiledModel:
             return self._run_prefill(tokens_of(self.info, self.tokenizer, ids)).float().clone()
 
     def _complete(self, ids: Sequence[int], request: Request) -> Completion:
-        tokens: list[int] = []
-        logprobs: list[float] = []
-        text, finish = "", "length"
         begin = time.perf_counter()
-        first = last = begin
-        for piece in self._pieces(ids, request):
-            last = time.perf_counter()
-            if not tokens:
-                first = last
-            tokens += piece.tokens
-            logprobs += piece.logprobs
-            text += piece.text
-            finish = piece.finish or finish
+        timed = [(piece, time.perf_counter()) for piece in self._pieces(ids, request)]
+        pieces, first, last = [piece for piece, _ in timed], timed[0][1], timed[-1][1]
         return Completion(
-            tokens=tuple(tokens),
-            text=text,
-            finish=finish,  # type: ignore[arg-type]
+            tokens=tuple(token for piece in pieces for token in piece.tokens),
+            text="".join(piece.text for piece in pieces),
+            finish=pieces[-1].finish or "length",
             prompt_tokens=len(ids),
             prefill_s=first - begin,
             decode_s=last - first,
-            logprobs=tuple(logprobs),
+            logprobs=tuple(value for piece in pieces for value in piece.logprobs),
         )
 
     @contextmanager

@@ -260,18 +260,19 @@ class _Suite(Subject):
     def in_place(self, drawn: Drawn) -> None:
         """Launch with outputs in the buffers of inputs, where the template allows it; the bits must be the same."""
         for output, source in self.facts.in_place:
-            where, appends = f"{drawn.case.name}, {output} in {source}", list(drawn.out.appends.values())
-            base = self._rig.launch(appends, POISONS[0], where)
             run = functools.partial(in_place, self.run, output, source)
-            self._rig.same("in-place", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
+            self._otherwise("in-place", drawn, f"{output} in {source}", run)
 
     def pitched(self, drawn: Drawn) -> None:
         """Launch with inputs as columns of wider matrices, where the template allows it; the bits must be the same."""
         if self.facts.pitched:
-            where, appends = f"{drawn.case.name}, side by side", list(drawn.out.appends.values())
-            base = self._rig.launch(appends, POISONS[0], where)
             run = functools.partial(side_by_side, self.run, self.facts.pitched, self.tokens)
-            self._rig.same("pitched", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
+            self._otherwise("pitched", drawn, "side by side", run)
+
+    def _otherwise(self, check: str, drawn: Drawn, how: str, run: Run) -> None:
+        where, appends = f"{drawn.case.name}, {how}", list(drawn.out.appends.values())
+        base = self._rig.launch(appends, POISONS[0], where)
+        self._rig.same(check, base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
     def in_order(self, drawn: Drawn, serial: Serial) -> None:
         """Launch with the ranks one after another, forwards and backwards; all three ways must leave the same bits."""

@@ -107,7 +107,7 @@ class Gpu:
 
     def _memory(self, request: p.TimeSteps) -> Memory:
         """Return the checkpoint's weights on the device, kept from one request to the next of the same model."""
-        programs = [arm.program for arm in request.arms]
+        programs = request.programs
         known = self._weights
         if known is None or known[0] != request.checkpoint or not known[1].holds(programs):
             self._weights = None

@@ -68,7 +68,7 @@ def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
 
 def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box) -> Samples:
     """Time programs in interleaved rounds: decode steps at the request's position, chunks at the start of the cache."""
-    programs = [arm.program for arm in request.arms]
+    programs = request.programs
     modules = dict[str, Module]()
     overlap = overlaps_launches(target.arch)
     steps = []

@@ -103,19 +103,12 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepArm:
-    """A whole decode step, or on a GPU a prefill chunk: a plan lowered to a program."""
-
-    label: str
-    program: Program
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSteps:
     """Time whole steps over the real weights in interleaved rounds; answered by `Timed`, or `Wrong`."""
 
     kind: Literal["time-steps"] = "time-steps"
-    arms: tuple[StepArm, ...]
+    programs: tuple[Program, ...]
+    """Plans lowered to whole decode steps, or on a GPU to prefill chunks."""
     checkpoint: str
     constants: str
     """The path of a safetensors file with the tables that capture made."""

@@ -29,7 +29,7 @@ _ROWS = 1024
 
 def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes) -> Samples:
     """Time the programs of `request` in interleaved rounds in this process, all at its position."""
-    programs = [arm.program for arm in request.arms]
+    programs = request.programs
     memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
     memory.furnish()
     memory.positions.fill_(request.position)

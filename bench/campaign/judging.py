@@ -12,7 +12,7 @@ from typing import Protocol
 
 from agentcompile.build import Binary, compile
 from agentcompile.check import check, errors
-from agentcompile.evaluation import requests
+from agentcompile.evaluation import jobs
 from agentcompile.evaluation.evaluator import ACCEPT_REPEATS, WorkerEvaluator
 from agentcompile.evaluation.jobs import Depth, EvaluationJob, Prepared
 from agentcompile.evaluation.machine import Machine
@@ -203,4 +203,4 @@ def implementation(subject: Subject, binary: Binary) -> p.Implementation:
     job = EvaluationJob(
         candidate=subject.candidate, region=subject.region, template=subject.template, source=subject.source
     )
-    return requests.implementation(job, binary)
+    return jobs.implementation(job, binary)
