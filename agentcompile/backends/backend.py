@@ -16,9 +16,7 @@ class StepRules:
     """The rules for trying alternatives inside the whole step."""
 
     passes: int
-    """The maximum number of passes over the regions. An alternative is tried again in a later pass only when its region
-    or a neighbour of it changed.
-    """
+    """The most passes over the regions; later ones try alternatives whose region or a neighbour of it changed."""
     least_share: float
     """Regions whose share of the step's roofline floor is below this fraction are skipped."""
     claim: float
@@ -26,9 +24,7 @@ class StepRules:
     rounds: int
     """The number of paired rounds in one comparison."""
     whole_space: bool
-    """Whether every point of the space that builds is an alternative, and short measurements select the few that are
-    timed in full. When False, the alternatives are the next best candidates of the isolated measurement.
-    """
+    """Whether every point that builds is an alternative, sifted by short measurements; else the next best are."""
 
 
 class Backend(Protocol):
@@ -47,19 +43,11 @@ class Backend(Protocol):
     prompt_kernels: bool
     """Whether prefill runs kernels made from templates, which are searched and timed like those of decode steps."""
     queued: bool
-    """Whether steps are queued on the device.
-
-    On such a device a kernel advances the position, and PyTorch operators between kernels need no round trip to the
-    host.
-    """
+    """Whether steps are queued: a kernel advances the position, and PyTorch between kernels needs no round trip."""
     own_memory: bool
     """Whether the device has its own memory, and caches that launches of other kernels evict."""
     tuned_defaults: bool
-    """Whether the templates' default parameters were tuned on devices of this kind.
-
-    When True, candidates are ordered by their distance from the defaults; otherwise by the machine's vector width
-    and cache sizes.
-    """
+    """Whether templates' defaults were tuned on such devices; else vector width and caches order candidates."""
     needs_driver: bool
     """Whether the device needs a driver and its libraries to be installed."""
     poisonable: bool

@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 _CONTEXTS = 8
-"""The maximum number of workers that validate at once. Each holds a CUDA context of hundreds of megabytes, and the
-correctness suite is bound by the host.
-"""
+"""The most workers that validate at once: a context takes hundreds of megabytes, and the host is the limit."""
 
 
 class _Cuda(Backend):

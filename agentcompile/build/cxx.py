@@ -22,10 +22,7 @@ _KILLED = re.compile(
     r"(Killed|Terminated) signal terminated program|terminated with signal (9|15)\b"
     r"|unable to execute command: (Killed|Terminated)"
 )
-"""Messages of g++, its linker driver and clang++ when one of their programs was killed from outside.
-
-The compiler's own limits on time and memory end it with other messages.
-"""
+"""Messages of g++ and clang++ when one of their programs was killed from outside, not by its own limits."""
 
 
 def run_cxx(

@@ -363,7 +363,6 @@ class WorkerEvaluator:
         raise environment(f"the harness could not be tested: {said(outcome)}")
 
     def _alone(self, request: p.Request) -> Outcome:
-        """Send a request to a fresh worker while no other works."""
         self._pool.rest()
         for _ in range(2):
             worker = self._pool.worker(self._pool.clock, fresh=True)

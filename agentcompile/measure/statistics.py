@@ -128,7 +128,6 @@ class _Estimate:
 
     @staticmethod
     def of(pairs: Sequence[Sequence[_Pair]], level: float) -> _Estimate:
-        """Estimate from `pairs`, the rounds that count of each process, at the significance `level`."""
         ratios = [[math.log(max(baseline, 1e-3) / max(arm, 1e-3)) for arm, baseline in part] for part in pairs]
         pooled = [ratio for process in ratios for ratio in process]
         mean = fmean(pooled) if pooled else 0.0

@@ -23,15 +23,11 @@ class Layout:
 
     about: str
     pack: Callable[[torch.Tensor], torch.Tensor]
-    """Packs a dense row-major tensor into a flat one. The row-major layout's result may share the memory of its
-    argument.
-    """
+    """Packs a dense row-major tensor into a flat one; that of the row-major layout may share its memory."""
     unpack: Callable[[torch.Tensor, Shape], torch.Tensor]
     """Turns the flat tensor and the logical shape into a row-major tensor of that shape."""
     take: Callable[[torch.Tensor, torch.Tensor, Shape], torch.Tensor]
-    """Returns rows [*rows, K] from the flat tensor, row indices (int64, any shape) and the logical shape [N, K]. Raises
-    IndexError for a row outside 0 … N - 1.
-    """
+    """Returns rows [*rows, K] of the flat tensor by int64 indices and shape [N, K]; IndexError outside 0 … N - 1."""
     numel: Callable[[Shape], int]
     """Returns the number of elements of the flat tensor for a logical shape, padding included."""
     dtypes: tuple[torch.dtype, ...] = ()
@@ -39,9 +35,7 @@ class Layout:
     matrix: bool = True
     """Whether the layout takes two-dimensional tensors only."""
     products: tuple[torch.dtype, ...] = ()
-    """The dtypes for which `runtime.packed` multiplies with the packed weight directly; other dtypes are unpacked
-    first.
-    """
+    """The dtypes for which `runtime.packed` multiplies with the packed weight; others are unpacked first."""
 
     def applies(self, shape: Shape, dtype: torch.dtype) -> bool:
         """Return whether the layout can hold a tensor of this shape and dtype."""

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from agentcompile.ir.template import Source
-from agentcompile.runtime.device_errors import on_device
 from agentcompile.runtime.device_sampling import DeviceSampler
-from agentcompile.runtime.device_step import DeviceStep, Unrolled, enqueued
+from agentcompile.runtime.device_step import DeviceStep, Unrolled, enqueued, on_device
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.sampling import Sampling

@@ -11,13 +11,12 @@ from agentcompile.backends import backend_of
 from agentcompile.ir.program import Program
 from agentcompile.ir.template import Source
 from agentcompile.runtime.arena import Arena
-from agentcompile.runtime.device_errors import on_device
 from agentcompile.runtime.device_sampling import DeviceSampler
-from agentcompile.runtime.device_step import DeviceStep, Unrolled, advance_source, captured, enqueued
+from agentcompile.runtime.device_step import DeviceStep, Unrolled, advance_source, captured, enqueued, on_device
 from agentcompile.runtime.driver import Call, Module
-from agentcompile.runtime.lengths import LENGTHS, PADDED, served
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Made, StopReason
+from agentcompile.runtime.pieces import LENGTHS, PADDED, served
 from agentcompile.runtime.regimes import Regimes
 from agentcompile.runtime.sampling import Sampling, greatest
 

@@ -72,7 +72,6 @@ def _may_be_one(
     narrow: Mapping[str, Buffer],
     tokens: int,
 ) -> bool:
-    """Return whether a call treats every token by itself and is the same call in both programs."""
     whole_or_last = ((), (View(op="slice", args=(1, -1, tokens)),))  # a value unchanged, or only its last token
     one, other = whole.calls[at], single.calls[at]
     region = regions.get(one.region)

@@ -46,7 +46,6 @@ def _unknown(what: str, allowed: Mapping[str, object]) -> AgentCompileError:
 
 
 def _body(region: Region, operators: Mapping[str, Operator]) -> Function:
-    """Return a function that runs the region's nodes in order, each with its function in `operators`."""
     steps = [(operators[n.op], n.inputs, n.outputs[0], keywords(region.body, n)) for n in region.body.nodes]
     outputs = region.body.outputs
     tokens = dict(region.dims).get("tokens", 1)

@@ -104,7 +104,6 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
 
 
 def _owner(table: Mapping[str, Value], value_id: str) -> str:
-    """Return the id of the value whose buffer this one lives in."""
     while table[value_id].alias:
         value_id = table[value_id].alias
     return value_id

@@ -291,7 +291,6 @@ class CompiledModel:
             yield from self._python_loop(len(ids), request)
 
     def _native_loop(self, loop: Loop, prompt: int, request: Request) -> Iterator[Piece]:
-        """Yield all but the first token, in chunks of steps without Python, each about `STREAM_S` long."""
         dismiss_threads()
         chunk = made = 1
         while True:

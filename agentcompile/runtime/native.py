@@ -304,7 +304,6 @@ class Decoder:
             return Made(tokens=tuple(out[: self._state.made]), reason=_STOPPED[self._state.reason])
 
     def _drawing(self, sampling: Sampling, first: int) -> int:
-        """Return the address of the sampling parameters; the token that a step at `first + n` makes is draw n."""
         assert self._logits is not None
         self._room = self._room or ctypes.create_string_buffer(8 * self._logits.numel())
         self._draw = _DrawStruct(

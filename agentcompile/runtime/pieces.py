@@ -17,6 +17,15 @@ from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region
 from agentcompile.runtime.lower import rearranged, renamed
 
+LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+"""The numbers of tokens for which prefill programs are made."""
+PADDED = 2048
+"""The longest length that a shorter chunk is padded to.
+
+Of a longer chunk, the part that fills whole programs runs first: padding would take as long as what it pads.
+"""
+PIECES = (2048, 1024)
+"""Tokens for which a longer chunk's widest activations are made at a time: the first that memory allows is used."""
 ROWWISE = frozenset(
     {"linear", "add", "mul", "rms_norm", "silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh", "cast"}
 )
@@ -80,7 +89,6 @@ class _Pair:
                 self._used.setdefault(name, []).append(at)
 
     def apart(self, at: int, regions: Mapping[str, Region]) -> bool:
-        """Return whether a call may run on one piece of the rows after another."""
         one, other = self._whole.calls[at], self._piece.calls[at]
         region = regions.get(one.region)
         return (
@@ -136,7 +144,6 @@ def tokens_of(program: Program) -> int:
 
 
 def _runs(apart: Sequence[bool]) -> Iterator[range]:
-    """Yield the maximal ranges of calls that may all run in pieces."""
     for may, group in itertools.groupby(range(len(apart)), key=lambda at: apart[at]):
         if may:
             members = list(group)
@@ -146,3 +153,8 @@ def _runs(apart: Sequence[bool]) -> Iterator[range]:
 def waiting(call: _Call) -> _Call:
     """Return the call waiting for all before it: its early reads were found for another order."""
     return replace(call, overlaps=False) if isinstance(call, NativeCall) else call
+
+
+def served(capacity: int) -> tuple[int, ...]:
+    """Return the lengths below `capacity`, and `capacity`, to which a chunk longer than them is padded."""
+    return tuple(sorted({*(length for length in LENGTHS if length < capacity), capacity}))

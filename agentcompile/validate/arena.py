@@ -28,9 +28,7 @@ Poison = Literal["low", "high", "nan", "zero"]
 Fence = Literal["", "after", "before"]
 """The side of a buffer on which nothing is mapped; the other side has a redzone."""
 POISONS: tuple[Poison, ...] = ("low", "high", "nan")
-"""The patterns that outputs hold before a launch. Scratch holds zeros in place of the second one, because new memory is
-all zeros.
-"""
+"""The patterns that outputs hold before a launch; scratch has zeros for the second, as new memory has."""
 _FINITE = {"low": (7.25, 1234567), "high": (-28672.0, -3), "zero": (0.0, 0)}
 
 

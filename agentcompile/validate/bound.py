@@ -35,9 +35,7 @@ class Bounded:
     variance: Part = None
     """The variance of declared roundings, taken as independent and uniform."""
     shared: bool = field(default=False, kw_only=True)
-    """Whether the declared roundings move a row of the last dimension as one: an error in a score moves all results of
-    its head.
-    """
+    """Whether declared roundings move a row of the last dimension as one, as an error in a score does a head."""
 
     @property
     def parts(self) -> tuple[Part, Part, Part]:
@@ -119,9 +117,7 @@ class Propagation:
     values: dict[str, Bounded] = field(default_factory=dict)
     appends: dict[str, Append] = field(default_factory=dict)
     stored: dict[str, Bounded] = field(default_factory=dict)
-    """Outputs as later operators of the region read them: after the store. The check of an output adds the store's
-    rounding itself.
-    """
+    """Outputs as later operators of the region read them: after the store, whose rounding the output's check adds."""
     logits: dict[str, Bounded] = field(default_factory=dict)
     """The logits from which an argmax chose, by the id of its output."""
     notes: list[str] = field(default_factory=list)

@@ -55,9 +55,7 @@ class Case:
     place: float = 0.5
     """The place of the special element, row or slot: 0 is the first, 1 the last."""
     weights: int = 0
-    """The draw of the parameters: −1 is small integers; `STEERED`, `RAISED`, `LIFTED` and `SINGLE` are described
-    there.
-    """
+    """The draw of the parameters: −1 is small integers; `STEERED`, `RAISED`, `LIFTED`, `SINGLE` are described there."""
     row: int = -1
     """The row of a table that is looked up, or the column of weights that an impulse picks; −1 leaves it to chance."""
     light: bool = False

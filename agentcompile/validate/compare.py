@@ -96,7 +96,6 @@ def _contract(tally: Tally, y: Tensor, rb: Tensor, eager: Tensor, where: str) ->
 
 
 def _alike(a: Tensor, b: Tensor) -> Tensor:
-    """Return whether two numbers are both finite, both NaN, or the same infinity."""
     return torch.where(b.isfinite(), a.isfinite(), torch.where(b.isnan(), a.isnan(), a == b))
 
 

@@ -25,13 +25,9 @@ CHECK = "endurance"
 GENERATION = 4096
 """The number of tokens in the generation."""
 LEAST = 6 * GENERATION
-"""The number of launches for a region with few sites, whose kernel is cheap to launch more often than a generation
-does.
-"""
+"""The launches for a region with few sites: its kernel is cheap to launch more often than a generation does."""
 BUDGET_S = 1.0
-"""The time in seconds that one candidate's launches may take. A kernel of a millisecond makes a thousand launches, and
-the report says so.
-"""
+"""The time in seconds that one candidate's launches may take; the report says when it was not enough."""
 _STRETCHED = 4.0
 """The factor by which wall time may exceed the budget, as the machine may be shared."""
 _SETS, _POINTS, _SLICES = 6, 64, 20
@@ -178,7 +174,6 @@ def _sets(of: Subject, quarters: Quarters, *, parameters: Mapping[str, Tensor], 
 def _turns(
     region: Region, quarters: Quarters, sets: Sequence[Mapping[str, Tensor]], deterministic: bool
 ) -> tuple[Turn, ...]:
-    """Launch once on every set to get the expected results, and return the turns of the loop."""
     outputs = [port.name for port in region.ports if port.role == "output"]
     turns = []
     for index, inputs in enumerate(sets):

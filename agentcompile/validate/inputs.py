@@ -27,9 +27,7 @@ from agentcompile.validate.tolerance import DeclaredArithmetic
 from agentcompile.validate.worn import UNEVEN, past, uneven, worn
 
 _GAINS = {RAISED: 256.0, LIFTED: 16.0}
-"""The factor on a norm's weight, by draw. A norm removes the scale of its input, so only its weight makes its result
-large.
-"""
+"""The factor on a norm's weight, by draw; a norm removes its input's scale, so only this makes results large."""
 _THETA = 10000.0
 _PEAK = 130.0
 """The score beside which no other score has any weight."""
@@ -153,7 +151,6 @@ class Generator:
         return styled(shape, case, rng)
 
     def _is_scored(self, value: Value) -> bool:
-        """Return whether a query or a key is made of this value."""
         names, turned = {value.id}, {use.value for node in self._nodes("rope") for use in node.inputs[:1]}
         names |= {node.outputs[0] for node in self._nodes("rms_norm") if value.id in [u.value for u in node.inputs]}
         turned |= {use.value for node in self._nodes("attention") for use in node.inputs[:1]}
@@ -195,7 +192,6 @@ class Generator:
         return any(value.id in self._family(node, 2) for node in self._nodes("attention"))
 
     def _family(self, node: Node, index: int) -> set[str]:
-        """Return the value that an input of `node` denotes, with the buffer it lives in."""
         table = self.region.body.table()
         name = node.inputs[index].value
         return {name, table[name].alias}

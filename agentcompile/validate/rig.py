@@ -41,9 +41,7 @@ class Instruments:
     same_bits: Callable[[Tensor, Tensor], bool] = same_bits
     broken: Callable[[Arena], list[str]] = Arena.broken
     recall: Callable[[Case, Callable[[Case], Drawn]], Drawn] = lambda case, draw: draw(case)
-    """Returns a case as numbers: it draws them, or reuses an earlier draw for the same region, facts, seed and tokens
-    when several candidates are validated in one process. Whoever launches works on copies.
-    """
+    """Returns a case as numbers: drawn now, or before for the same suite; whoever launches works on copies."""
     beat: Callable[[], None] = lambda: None
     """Called after each launch, to tell whoever waits that the suite goes on."""
 

@@ -20,9 +20,7 @@ from agentcompile.validate.bound import Append, Bounded, Context, Part, Rule, ad
 from agentcompile.validate.tolerance import ROUNDOFF, rounding
 
 _CHUNK = {"cpu": 1 << 18, "cuda": 1 << 27}
-"""The number of weight elements widened to float64 at a time, by device. 2 MiB stay in a core's cache, which is five
-times faster than DRAM; small pieces do not help a GPU.
-"""
+"""The weights widened to float64 at a time, by device: 2 MiB stay in a core's cache, five times as fast as DRAM."""
 
 _SPARSE = 16
 """Zero columns are left out when at most one column in this many is not zero."""
@@ -169,7 +167,6 @@ def _broadcast(a: Bounded, b: Bounded) -> tuple[Tensor, Tensor]:
 
 
 def _both(a: Bounded, b: Bounded, da: Tensor, db: Tensor, value: Tensor, own: Part) -> Bounded:
-    """Combine two operands with the absolute derivatives `da` and `db`."""
     accumulated = add(scaled(a.accumulated, da), scaled(b.accumulated, db), own)
     variance = add(scaled(a.variance, da.square()), scaled(b.variance, db.square()))
     return Bounded(value, accumulated, add(scaled(a.rounded, da), scaled(b.rounded, db)), variance)
@@ -264,7 +261,6 @@ def numeric(ctx: Context, graph: Graph) -> tuple[Bounded, ...]:
 
 
 def _moved(value: Bounded, coefficient: float, rng: torch.Generator) -> Tensor:
-    """Move a value by all its error plus one accumulation, in random directions."""
     if not value.value.is_floating_point():
         return value.value
     wide = value.wide()

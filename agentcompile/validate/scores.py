@@ -24,9 +24,7 @@ _HALF = math.log(2.0) / 2.0
 _NEAR = (0.002, 0.004)
 """The distance of slots from the edge: a query that is rounded to bf16 moves the largest score by at most 0.0014."""
 _LONGEST = 48.0
-"""The largest product of the lengths of a key and a query, in units of their dot product; rounding moves a query by
-1/512.
-"""
+"""The most that the lengths of key and query multiply to, in dot products; rounding moves a query by 1/512."""
 _FEWEST = {"ladder": 3, "balanced": 3, "edges": 5, "ridges": 5}
 """The number of old slots that each kind needs."""
 

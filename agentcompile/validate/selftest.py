@@ -72,7 +72,6 @@ def _results(region: Region, inputs: Mapping[str, Tensor], tokens: int) -> list[
 
 
 def _seen(region: Region, name: str, tensor: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return which elements of an input, flattened, an operator may read."""
     if region.port(name).role == "state":
         return _visible(region, tensor, inputs).reshape(-1)
     mask = torch.ones_like(tensor, dtype=torch.bool)
@@ -85,7 +84,6 @@ def _seen(region: Region, name: str, tensor: Tensor, inputs: Mapping[str, Tensor
 
 
 def _visible(region: Region, cache: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the slots of a cache that attention reads and that existed before."""
     mask = torch.zeros_like(cache, dtype=torch.bool)
     appends = any(node.op == "cache_append" for node in region.body.nodes)
     for node in region.body.nodes:
@@ -98,7 +96,6 @@ def _visible(region: Region, cache: Tensor, inputs: Mapping[str, Tensor]) -> Ten
 
 
 def _linear() -> Region:
-    """Return the smallest region for which every check has something to test."""
     x = Value(id="x", shape=(1, 1, _HIDDEN), dtype="bf16", role="activation")
     w = Value(id="w", shape=(_ROWS, _HIDDEN), dtype="bf16", role="weight", name="w")
     y = Value(id="y", shape=(1, 1, _ROWS), dtype="bf16", role="activation")

@@ -32,9 +32,7 @@ _WORK = {"cpu": 7e8, "cuda": 4e10}
 _MOST = {"cpu": 768, "cuda": 1024}
 """The most launches of a walk, where nothing else limits them."""
 _LOOKED = 1 << 17
-"""The bytes of caches up to which they are compared whole after every launch; twice as many are compared after every
-second.
-"""
+"""The bytes of caches up to which they are compared whole after each launch; twice as many after every second."""
 _RUN = 256
 """The number of adjacent slots that are hidden with the same value; where it is not NaN, the numbers are compared."""
 _NEAR = 8
@@ -222,6 +220,5 @@ class Walker:
 
 
 def _beside(parts: list[Bounded]) -> Bounded:
-    """Concatenate the groups of one token's query heads [N, G, D] to all heads [N, heads, D]."""
     every = zip(*((part.value, *part.parts) for part in parts), strict=True)
     return Bounded(*(torch.cat([t for t in each if t is not None], dim=1) for each in every))

@@ -146,8 +146,6 @@ def tested(request: CheckHarness, arm: Callable[[float], Arm], quantum: int) -> 
 
 
 class _Repeated:
-    """An arm that launches one kernel `factor` times as often as it is asked to."""
-
     def __init__(self, executor: Executor, call: Call, factor: float) -> None:
         self._program, self._factor = Program(executor, [call]), factor
 

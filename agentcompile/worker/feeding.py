@@ -134,8 +134,7 @@ def host_model(request: FeedModel, executor: Executor, pulse: Pulse) -> Loaded:
 def device_model(request: FeedModel, target: Target, pulse: Pulse) -> Loaded:
     """Bind the programs of `request` to the device's memory; the kernel that ends a step is among its binaries."""
     from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
-    from agentcompile.runtime.device_errors import on_device
-    from agentcompile.runtime.device_step import DeviceStep, advance_source, overlaps_launches
+    from agentcompile.runtime.device_step import DeviceStep, advance_source, on_device, overlaps_launches
     from agentcompile.runtime.driver import Module
 
     programs, overlap, context = _programs(request), overlaps_launches(target.arch), request.info.context

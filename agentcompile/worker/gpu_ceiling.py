@@ -87,7 +87,6 @@ class Probe:
         return found
 
     def _rate(self, data: torch.Tensor, nbytes: int, blocks: int, repeat: int) -> float:
-        """Return the bytes read per second with `blocks` blocks per multiprocessor."""
         call, keep = self._reads(data, nbytes, blocks)
         graph = captured(lambda: call.run(torch.cuda.current_stream().cuda_stream), times=repeat)
         watch = Stopwatch()
@@ -108,8 +107,6 @@ class Probe:
 
 
 class _Repeated:
-    """An arm that launches one kernel `factor` times as often as it is asked to."""
-
     def __init__(self, call: Call, factor: float) -> None:
         self._call, self._factor = call, factor
         self._watch = Stopwatch()

@@ -3,6 +3,10 @@
 A graph walks through the rotated weights from the first on. When they are to come from DRAM, other memory is read
 before it until nothing of them is left in the cache. Before the first event the device is kept busy until everything is
 queued, so that no interval contains delays of the host.
+
+Contexts of other processes and ours take turns on a GPU, of about two milliseconds each. No interface tells a process
+how long its kernels waited for it, so it is measured: a row of equal kernels that only count cycles takes longer than
+as many of them alone when others' turns lie in between.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import torch
 
 from agentcompile.ir.target import Target
 from agentcompile.ir.timing import Interval, Samples
+from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.rounds import Arm
 from agentcompile.ops.reference import Interpreter
 from agentcompile.runtime.device_step import DeviceStep, captured, enqueued, first_chunk, overlaps_launches
@@ -26,7 +31,6 @@ from agentcompile.runtime.memory import Memory
 from agentcompile.worker.activations import WINDOWS, Seen
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.gpu_launch import bind_all
-from agentcompile.worker.gpu_turns import Turns, taking_turns
 from agentcompile.worker.inputs import Inputs
 from agentcompile.worker.launch import workspaces
 from agentcompile.worker.logits import Probe, live
@@ -45,6 +49,12 @@ _MOST_CYCLES = 20_000_000
 """The longest hold, about 10 ms: longer than the host needs for graphs of tens of thousands of launches."""
 _CYCLES_PER_NS = 3.5
 """The clock rate that a hold is computed with, above any multiprocessor's, so that no hold is shorter than meant."""
+TURN_NS = 2_000_000
+"""How long a context runs while others wait: the default of the driver's time slices."""
+_CYCLES = 400_000
+"""The cycles of one kernel: about 0.25 ms, so that one alone fits into a turn."""
+_ALONE, _ROW = 4, 24
+"""How many kernels are timed alone (the shortest counts), and how many in a row (which last three turns)."""
 
 
 def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
@@ -236,7 +246,6 @@ class _StepArm:
         return self._step.logits
 
     def interval(self, batch: int) -> Interval:
-        """Return the time of `batch` steps, measured over `unroll` times as many."""
         self._box.write(self._index)
 
         def steps() -> None:
@@ -256,3 +265,41 @@ class _Fresh:
     def interval(self, batch: int) -> Interval:
         self._tokens.copy_(self._probe.fresh())
         return self._arm.interval(batch)
+
+
+def taking_turns(policy: Policy) -> Policy:
+    """Return the policy for a shared GPU: a sample, even doubled, fits into a turn; one with others' is retaken."""
+    return replace(policy, max_interval_ns=TURN_NS // 3, retaken_ns=policy.max_interval_ns)
+
+
+class Turns:
+    """The use of the current GPU by other processes, measured when this is made and when it is asked."""
+
+    def __init__(self) -> None:
+        self._seen = _share()
+
+    @property
+    def shared(self) -> bool:
+        """Whether others were seen to use the GPU."""
+        return self._seen > POLICY.others_share
+
+    def turn_ns(self) -> int:
+        """Measure again and return how long, in ns, the GPU is ours at a time; 0 where no other process uses it."""
+        self._seen = max(self._seen, _share())
+        return TURN_NS if self.shared else 0
+
+
+def _share() -> float:
+    alone_ms = min(_spun_ms(1) for _ in range(_ALONE))
+    return max(1.0 - _ROW * alone_ms / _spun_ms(_ROW), 0.0)
+
+
+def _spun_ms(kernels: int) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(kernels):
+        torch.cuda._sleep(_CYCLES)  # type: ignore[no-untyped-call]
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))

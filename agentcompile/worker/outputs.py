@@ -112,7 +112,6 @@ class Witness:
 
 
 def _with_logits(body: Graph) -> Graph:
-    """Return the body with the inputs of each argmax that it ends with as further outputs."""
     producers = body.producers()
     more = tuple(
         (_LOGITS + name, producers[use.value].inputs[0])

@@ -123,7 +123,6 @@ class WorkerPool:
         return None
 
     def _spawn(self) -> Worker:
-        """Start a fresh worker; a zygote that died is replaced once."""
         try:
             return Worker(self._zygote, self._setup)
         except AgentCompileError:

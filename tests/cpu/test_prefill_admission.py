@@ -48,7 +48,7 @@ from agentcompile.tuning.partitions import CHUNK, cut
 from agentcompile.tuning.prepared import PreparedModel
 from agentcompile.worker import gpu_timing, logits
 from agentcompile.worker.box import Box
-from agentcompile.worker.gpu_turns import TURN_NS
+from agentcompile.worker.gpu_timing import TURN_NS
 from agentcompile.worker.protocol import TimeSteps, WrongOutput
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT as SHORT
