@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -75,14 +74,12 @@ def _device(asked: str, kind: str) -> str:
     return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
-@contextmanager
-def evaluator_of(machine: Machine, seed: int, steering: Steering | None = None) -> Iterator[WorkerEvaluator]:
-    """Yield the evaluator of this machine; its workers are killed when the block ends."""
+def evaluator_of(machine: Machine, seed: int, steering: Steering | None = None) -> WorkerEvaluator:
+    """Return the evaluator of this machine; its workers are killed when the block that it opens ends."""
     store, toolchain, device = machine.store.root, machine.toolchain, machine.device
-    with WorkerEvaluator(
+    return WorkerEvaluator(
         machine.target, store=store, toolchain=toolchain, device=device, seed=seed, steering=steering
-    ) as evaluator:
-        yield evaluator
+    )
 
 
 def ceilings(machine: Machine, evaluator: WorkerEvaluator) -> Ceiling:

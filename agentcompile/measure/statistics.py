@@ -13,6 +13,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
+from typing import NamedTuple
 
 from agentcompile.ir.timing import Round, Samples, Timing
 from agentcompile.ir.trial import NO_INTERVAL, Comparison, Impossible, Measured, Measurement, NumericReport
@@ -223,8 +224,7 @@ def judged(
     return Measured(report=report, measurement=found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Counted:
+class _Counted(NamedTuple):
     """The rounds of one process that count in a comparison of two arms."""
 
     clean: list[_Pair]

@@ -21,7 +21,6 @@ Shape = tuple[int, ...]
 class Layout:
     """One resident layout of a weight."""
 
-    about: str
     pack: Callable[[torch.Tensor], torch.Tensor]
     """Packs a dense row-major tensor into a flat one; that of the row-major layout may share its memory."""
     unpack: Callable[[torch.Tensor, Shape], torch.Tensor]
@@ -42,9 +41,7 @@ class Layout:
         return (len(shape) == 2 or not self.matrix) and (not self.dtypes or dtype in self.dtypes)
 
 
-def _tiled(
-    rows: int, group: int, about: str, dtypes: tuple[torch.dtype, ...], products: tuple[torch.dtype, ...]
-) -> Layout:
+def _tiled(rows: int, group: int, dtypes: tuple[torch.dtype, ...], products: tuple[torch.dtype, ...]) -> Layout:
     """Make the layout [N, K] -> [ceil(N / rows)][ceil(K / group)][rows][group], zero-padded."""
 
     def grid(shape: Shape) -> tuple[int, int]:
@@ -80,7 +77,7 @@ def _tiled(
         tiles, groups = grid(shape)
         return tiles * groups * rows * group
 
-    return Layout(about=about, pack=pack, unpack=unpack, take=take, numel=numel, dtypes=dtypes, products=products)
+    return Layout(pack=pack, unpack=unpack, take=take, numel=numel, dtypes=dtypes, products=products)
 
 
 def _words(tensor: torch.Tensor, group: int) -> torch.Tensor:
@@ -92,28 +89,17 @@ def _words(tensor: torch.Tensor, group: int) -> torch.Tensor:
 
 
 LAYOUTS: dict[str, Layout] = {
-    "row-major": Layout(
-        about="As in the checkpoint: rows one after another.",
+    "row-major": Layout(  # as in the checkpoint: rows one after another
         pack=lambda tensor: tensor.reshape(-1),
         unpack=lambda flat, shape: flat.view(shape),
         take=lambda flat, wanted, shape: torch.nn.functional.embedding(wanted, flat.view(shape)),
         numel=math.prod,
         matrix=False,
     ),
-    "rows16-k2": _tiled(
-        16,
-        2,
-        "Tiles of 16 rows, two neighbours of each row at a time: one 512-bit vector of 16-bit pairs, a lane a row.",
-        (torch.bfloat16, torch.float16),
-        (torch.bfloat16,),
-    ),
-    "rows16-k1": _tiled(
-        16,
-        1,
-        "Tiles of 16 rows, one element of each at a time: one 512-bit vector of floats, a lane a row.",
-        (torch.float32,),
-        (torch.float32,),
-    ),
+    # Tiles of 16 rows, two neighbours of each row at a time: one 512-bit vector of 16-bit pairs, a lane a row.
+    "rows16-k2": _tiled(16, 2, (torch.bfloat16, torch.float16), (torch.bfloat16,)),
+    # Tiles of 16 rows, one element of each at a time: one 512-bit vector of floats, a lane a row.
+    "rows16-k1": _tiled(16, 1, (torch.float32,), (torch.float32,)),
 }
 """Every layout by name. Templates, plans and lockfiles use these names."""
 

@@ -168,8 +168,9 @@ class Batches:
 
     def _advance(self, steps: Seats, chunk: int, request: Request, done: dict[int, Completion]) -> int:
         """Run a chunk of decode steps for all sequences; return how many steps the next chunk may have."""
-        least = min(self._room(made, request) for made in self._seated.values())
-        count = min(chunk, least)
+        most = request.max_new_tokens  # a sequence has room for one token at least, since it would have ended otherwise
+        room = (min(most - len(one.tokens), self._info.context - one.position) for one in self._seated.values())
+        count = min(chunk, *room)
         begin = time.perf_counter()
         firsts = [(seat, made.position) for seat, made in self._seated.items()]
         found = steps.steps(count, firsts)
@@ -182,10 +183,6 @@ class Batches:
                 del self._seated[seat]
                 steps.rise(seat)
         return max(1, min(2 * chunk, round(count * STREAM_S / max(now - begin, 1e-6))))
-
-    def _room(self, made: _Sequence, request: Request) -> int:
-        """Return how many tokens a sequence may still make; at least 1, since it would have ended otherwise."""
-        return min(request.max_new_tokens - len(made.tokens), self._info.context - made.position)
 
     def _take(self, made: _Sequence, tokens: Sequence[int], logprobs: Sequence[float], request: Request) -> None:
         for at, token in enumerate(tokens):

@@ -38,7 +38,6 @@ class _Product(NamedTuple):
     w: torch.Tensor
     y: torch.Tensor
     made: str
-    """The name of the result's buffer."""
 
     @property
     def tiles(self) -> int:

@@ -38,13 +38,8 @@ class Tally:
         before = self.checks.get(name)
         worse = before is None or (before.ok and (not ok or measured > before.measured))
         if worse:
-            self.checks[name] = Check(
-                name=name,
-                ok=ok,
-                measured=math.inf if math.isnan(measured) else measured,
-                allowed=allowed,
-                detail=detail,
-            )
+            measured = math.inf if math.isnan(measured) else measured
+            self.checks[name] = Check(name=name, ok=ok, measured=measured, allowed=allowed, detail=detail)
 
     def claim(self, name: str, ok: bool, detail: str) -> None:
         """Record a yes/no check; `detail` says what is wrong when it fails."""

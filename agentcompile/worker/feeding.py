@@ -144,25 +144,19 @@ def device_model(request: FeedModel, target: Target, pulse: Pulse) -> Loaded:
         memory.furnish()
         modules = {source: Module(path) for source, path in called(programs, request.binaries).items()}
         advance = Module(Path(dict(request.binaries)[advance_source(target.arch).digest]))
-        alone = [(end, program) for end, program in request.decode if program.batch == 1]
-        steps: list[tuple[int, Decode]] = []
-        for end, program in alone:
+        steps: list[tuple[int, DeviceDecode]] = []
+        together: dict[int, Callable[[], torch.Tensor]] = {}
+        for end, program in request.decode:
             step = DeviceStep(program, memory, modules, overlap=overlap)
-            steps.append((end, DeviceDecode(step, memory, advance, None, context=context, overlap=overlap)))
+            if program.batch == 1:
+                steps.append((end, DeviceDecode(step, memory, advance, None, context=context, overlap=overlap)))
+            else:
+                together[program.batch] = pulse.after(_replayed(step))
         decode = steps[0][1] if len(steps) == 1 else Regimes(steps, memory)
         chunks = dict(request.prefill)
         prefill = DevicePrefill(
-            lambda tokens: (chunks[tokens], modules),
-            memory,
-            decode,  # type: ignore[arg-type]
-            capacity=request.capacity,
-            overlap=overlap,
+            lambda tokens: (chunks[tokens], modules), memory, decode, capacity=request.capacity, overlap=overlap
         )
-        together = {
-            program.batch: pulse.after(_replayed(DeviceStep(program, memory, modules, overlap=overlap)))
-            for _, program in request.decode
-            if program.batch > 1
-        }
     return Loaded(model=_model(request, steps, prefill, memory, pulse), memory=memory, together=together)
 
 

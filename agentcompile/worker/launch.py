@@ -40,11 +40,8 @@ def runner(
     if source.language == "library":
         call = bind_library(source.call, region, source.settings)
         return lambda buffers: store_outputs(call(inputs_of(region, buffers)), buffers)
-    binary = Library(Path(implementation.binary.path))
-    ahead = [before] if before is not None else []
-    return lambda buffers: Program(
-        executor, [c for call in bind(source, binary, buffers) for c in (*ahead, call)]
-    ).run()
+    bound, ahead = binder(implementation), [before] if before is not None else []
+    return lambda buffers: Program(executor, [c for call in bound(buffers) for c in (*ahead, call)]).run()
 
 
 def binder(implementation: Implementation) -> Callable[[Buffers], list[Call]]:
@@ -57,14 +54,13 @@ def in_turn(
     implementation: Implementation, threads: int, before: Call | None = None
 ) -> Callable[[Buffers, bool], None] | None:
     """Return a function that runs a candidate's ranks in turn, with `before` ahead of each; None for library calls."""
-    source = implementation.source
-    if source.language == "library":
+    if implementation.source.language == "library":
         return None
-    binary = Library(Path(implementation.binary.path))
+    bound = binder(implementation)
     kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
 
     def run(buffers: Buffers, backwards: bool) -> None:
-        for call in bind(source, binary, buffers):
+        for call in bound(buffers):
             pointers = (ctypes.c_void_p * max(len(call.pointers), 1))(*call.pointers)
             ranks = range(threads)
             for rank in reversed(ranks) if backwards else ranks:
