@@ -32,8 +32,7 @@ TRITON_FLAGS = ("enable_fp_fusion", "disable_line_info")
 """Triton options that are on; multiply-adds are fused as in the other languages."""
 _FILE = "<kernel.py>"
 _ARCH = re.compile(r"--gpu-architecture=(sm_(\d+)[af]?)")
-_ALIGNED = [["tt.divisibility", 16]]
-"""Attribute of a pointer: every buffer starts at a multiple of that many bytes."""
+_ALIGNED = [["tt.divisibility", 16]]  # attribute of a pointer: every buffer starts at a multiple of that many bytes
 
 
 def triton_version() -> str:

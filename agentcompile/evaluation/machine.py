@@ -57,8 +57,7 @@ def _gpu(device: str, _: Options) -> tuple[Toolchain, Target]:
 
 
 _PROBES: Mapping[str, Callable[[str, Options], tuple[Toolchain, Target]]] = {"cpu": _host, "cuda": _gpu}
-_FIRST = {"cpu": "cpu", "cuda": "cuda:0"}
-"""Device of a kind that is given without an index."""
+_FIRST = {"cpu": "cpu", "cuda": "cuda:0"}  # device of a kind that is given without an index
 
 
 def _device(asked: str, kind: str) -> str:

@@ -26,8 +26,7 @@ CLEAR_ROUNDS = 5
 TIMES_KEPT = 32
 """Number of intervals that a measurement keeps: enough for a histogram, a tenth of what a trial takes on disk."""
 # A false clock stays near 1; a neighbour on the host was seen to halve and double the bandwidth within a second.
-_DOUBLING = (1.25, 4.0)
-"""The valid range of the time of a doubled batch over that of a single one."""
+_DOUBLING = (1.25, 4.0)  # the valid range of the time of a doubled batch over that of a single one
 _DOUBLING_DISTURBED = (1.1, 16.0)
 """The valid range where other processes were seen to take cores from only one of the two intervals."""
 
@@ -111,8 +110,7 @@ def _overwhelming(
     return replace(quickest, half=half, rounds=every.rounds, agreed=True) if half > 0 else None
 
 
-_Pair = tuple[float, float]
-"""The times of one launch in one round, in ns: of the arm and of its baseline."""
+_Pair = tuple[float, float]  # the times of one launch in one round, in ns: of the arm and of its baseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

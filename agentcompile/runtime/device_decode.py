@@ -60,8 +60,7 @@ class DeviceDecode:
         self._tokens_here = torch.zeros(context + 1, dtype=torch.int64, pin_memory=backend.queued)
         self._logprobs_here = torch.zeros(context + 1, dtype=torch.float32, pin_memory=backend.queued)
         self._arrived = backend.event()
-        self._ahead = 0
-        """The number of steps queued behind the last token that was returned."""
+        self._ahead = 0  # the number of steps queued behind the last token that was returned
         self._still: torch.cuda.CUDAGraph | None = None
         self._moving = Unrolled(lambda steps, _: step.graph(steps, then=self._ended))
         self._drawing = self._noting = False
@@ -197,8 +196,7 @@ class DevicePrefill:
         self._backend = backend_of(memory.device)
         self._staged = torch.zeros(capacity, dtype=torch.int64, pin_memory=self._backend.queued)
         self._sent = self._backend.event()
-        self._stand = range(0)
-        """The consecutive positions that `_position` holds at its start."""
+        self._stand = range(0)  # the consecutive positions that `_position` holds at its start
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, DeviceStep]] = {}
         self._arena: Arena | None = None
         self._pool = self._backend.graph_pool()

@@ -38,15 +38,12 @@ MAX_VOCAB = 300_000
 MAX_ROWS = 65_535
 """The largest second extent of a grid."""
 _TEXTS = ("sample_keys.cuh", "sample.cu")
-_FORMATS = {"bf16": (2, 8), "fp16": (2, 5), "fp32": (4, 8)}
-"""Bytes and exponent bits of a logit, by type."""
+_FORMATS = {"bf16": (2, 8), "fp16": (2, 5), "fp32": (4, 8)}  # bytes and exponent bits of a logit, by type
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 _THREADS = 1024
-_CLUSTER = 8
-"""Blocks of a cluster: the most that every device with clusters allows."""
+_CLUSTER = 8  # blocks of a cluster: the most that every device with clusters allows
 _HISTOGRAM_BYTES = 2 * 256 * 32 * 4
-_SETTINGS = struct.Struct("<QqQqfi")
-"""The layout of the structure `Settings` in sample.cu."""
+_SETTINGS = struct.Struct("<QqQqfi")  # the layout of the structure `Settings` in sample.cu
 _WHOLE = 1 << 63
 
 

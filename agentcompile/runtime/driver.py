@@ -22,8 +22,7 @@ from agentcompile.system.cubins import ANY, unpack
 _DEFAULT_SHARED_BYTES = 48 << 10
 _PORTABLE_CLUSTER = 8
 """The largest cluster, in blocks, that every device with clusters runs; larger ones must be allowed per kernel."""
-_ALL_SHARED = 100
-"""The preferred shared memory in percent of what L1 cache and shared memory have together."""
+_ALL_SHARED = 100  # the preferred shared memory in percent of what L1 cache and shared memory have together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,7 @@ from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.ops.reference import DTYPES
 from agentcompile.runtime.arena import Arena, aligned
 
-_FURNISHED = 1 << 20
-"""How many numbers are drawn for a state; they are repeated to fill it."""
+_FURNISHED = 1 << 20  # how many numbers are drawn for a state; they are repeated to fill it
 Read = Callable[[str], torch.Tensor]
 """A function that reads a checkpoint tensor by name, row-major, in the checkpoint's dtype."""
 
@@ -62,10 +61,8 @@ class Memory:
         self.seats = max([1, *(program.batch for program in programs)])
         self.tokens = torch.zeros(self.seats, dtype=torch.int64, device=device)
         self.positions = torch.zeros(self.seats, dtype=torch.int64, device=device)
-        self.token, self.position = self.tokens[:1], self.positions[:1]
-        """The token and the position of the first seat."""
-        self.stood = 0
-        """The position where `stand` last put the first seat, known without asking the device."""
+        self.token, self.position = self.tokens[:1], self.positions[:1]  # the token and the position of the first seat
+        self.stood = 0  # the position where `stand` last put the first seat, known without asking the device
 
     @property
     def nbytes(self) -> int:

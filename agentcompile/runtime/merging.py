@@ -19,8 +19,7 @@ from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region
 from agentcompile.runtime.sites import Action
 
-_TILE = 64
-"""The rows and columns of the tile of a small product that one block computes."""
+_TILE = 64  # the rows and columns of the tile of a small product that one block computes
 _WAVES = 8
 """The number of waves below which a product gains by a merge.
 

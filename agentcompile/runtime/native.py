@@ -166,8 +166,7 @@ class Clock:
     def __init__(self, count: int) -> None:
         self._spent = (ctypes.c_int64 * count)()
         self.running = False
-        self.steps = 0
-        """The steps that were timed since it was started."""
+        self.steps = 0  # the steps that were timed since it was started
 
     def start(self) -> None:
         """Start the clock at zero."""

@@ -20,8 +20,7 @@ MOST = 2**31 - 1
 _PER_TOKEN, _SLACK = 4, 4096
 """Of a long text, `_PER_TOKEN` characters per token of the cache plus `_SLACK` are tokenised first."""
 _GROWTH = 4
-_CUT = 64
-"""How many more tokens a cut piece of text may have at its end than the same characters of the whole text."""
+_CUT = 64  # how many more tokens a cut piece of text may have at its end than the same characters of the whole text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,10 @@ from agentcompile.errors import AgentCompileError
 _MASK = (1 << 64) - 1
 _FIRST, _MORE = 256, 16
 """How many of the likeliest tokens are sorted at first, and the factor by which more are if a draw is beyond them."""
-_ROW = 512
-"""The row length in logits for the first step of the argmax on a GPU."""
+_ROW = 512  # the row length in logits for the first step of the argmax on a GPU
 COLDEST = 1e-6
 """The least temperature except 0: far below it logits overflow when they are divided by it."""
-_PEAKED = 0.5
-"""The fraction of the whole mass: where the first tokens sorted have less, all others are sorted at once."""
+_PEAKED = 0.5  # the fraction of the whole mass: where the first tokens sorted have less, all others are sorted at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

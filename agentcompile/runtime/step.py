@@ -41,8 +41,7 @@ class HostStep:
         self._regions = {region.id: region for region in program.regions}
         self._arena = Arena(program.arena_bytes * capacity)
         self._bound: dict[int, _Bound] = {}
-        self.clock = native.Clock(len(program.calls))
-        """The clock of the program's calls, in their order."""
+        self.clock = native.Clock(len(program.calls))  # the clock of the program's calls, in their order
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Run on `tokens` [T] at `positions` [T], int64; return the last logits [vocab], until the next step."""

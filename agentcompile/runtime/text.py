@@ -60,8 +60,7 @@ class TextStream:
         self._start = 0
         self._shown = ""
         self._held = ""
-        self.stopped = False
-        """Whether a stop string was found; no text after it is returned."""
+        self.stopped = False  # whether a stop string was found; no text after it is returned
 
     def push(self, ids: Sequence[int]) -> str:
         """Add ids and return the text that is certain by now."""

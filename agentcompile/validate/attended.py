@@ -15,8 +15,7 @@ from agentcompile.validate.attention import SATURATED
 from agentcompile.validate.bound import Bounded, Part
 from agentcompile.validate.tolerance import rounding
 
-_BLOCK = 1 << 18
-"""The number of scores that are held at a time."""
+_BLOCK = 1 << 18  # the number of scores that are held at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

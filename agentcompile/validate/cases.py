@@ -31,14 +31,11 @@ STEERED, RAISED, LIFTED, SINGLE = 2, 4, 5, 6
 """The draws of parameters into which `choices` writes patterns, whose norms have large weights, whose norms have less
 large weights, and whose matrices have one weight per row.
 """
-_BENT = frozenset({"silu", "gelu", "gelu_tanh"})
-"""Operators with an exponential whose far ends are lines."""
-_ROWS = 288
-"""The number of rows that are looked up in a table with too many rows for all."""
+_BENT = frozenset({"silu", "gelu", "gelu_tanh"})  # operators with an exponential whose far ends are lines
+_ROWS = 288  # the number of rows that are looked up in a table with too many rows for all
 _ALL, _RESIDUES = 64, 16
 """The number of residues of 64 at which an argmax has its winner: all, or some when the weights are large."""
-_HALVES = 16
-"""The number of draws of sums that lie half way between two numbers."""
+_HALVES = 16  # the number of draws of sums that lie half way between two numbers
 _SUMS = ("linear", "add", "sub")
 _REDRAWN = 1 << 24
 """The number of weight elements beyond which a search does not draw and pack the parameters a second time."""

@@ -16,10 +16,8 @@ from torch import Tensor
 from agentcompile.ir.region import Region
 
 _PERIOD = 64
-_LEAST = 16
-"""The number of columns below which there is no room for patterns."""
-_IMPULSE = 2.0
-"""The value of the impulse; with it the lowest weight overflows."""
+_LEAST = 16  # the number of columns below which there is no room for patterns
+_IMPULSE = 2.0  # the value of the impulse; with it the lowest weight overflows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,7 @@ LEAST = 6 * GENERATION
 """The launches for a region with few sites: its kernel is cheap to launch more often than a generation does."""
 BUDGET_S = 1.0
 """The time in seconds that one candidate's launches may take; the report says when it was not enough."""
-_STRETCHED = 4.0
-"""The factor by which wall time may exceed the budget, as the machine may be shared."""
+_STRETCHED = 4.0  # the factor by which wall time may exceed the budget, as the machine may be shared
 _SETS, _POINTS, _SLICES = 6, 64, 20
 _ANGLES = 1009
 

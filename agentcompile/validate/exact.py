@@ -19,8 +19,7 @@ from agentcompile.validate.compare import Tally
 from agentcompile.validate.propagate import Drawn
 from agentcompile.validate.tolerance import ROUNDOFF, DeclaredArithmetic
 
-_EXACT_SUM = 2.0**23
-"""The limit up to which sums of integers are exact in float32, in every order."""
+_EXACT_SUM = 2.0**23  # the limit up to which sums of integers are exact in float32, in every order
 
 
 def compare(

@@ -29,8 +29,7 @@ from agentcompile.validate.worn import UNEVEN, past, uneven, worn
 _GAINS = {RAISED: 256.0, LIFTED: 16.0}
 """The factor on a norm's weight, by draw; a norm removes its input's scale, so only this makes results large."""
 _THETA = 10000.0
-_PEAK = 130.0
-"""The score beside which no other score has any weight."""
+_PEAK = 130.0  # the score beside which no other score has any weight
 _ALIKE = {"towering": 1e5, "twins": 40.0}
 """The score that every query of a group gives one key. A bf16 score misses the first by more than exp can represent;
 beside the second, float rounding drops the weights of all others, while two equal scores are still equal.

@@ -15,8 +15,7 @@ from torch import Tensor
 from agentcompile.ir.region import Region
 from agentcompile.ops.reference import DTYPES
 
-_FULL = 0.99
-"""The share of the largest number that a bound may reach."""
+_FULL = 0.99  # the share of the largest number that a bound may reach
 _SQUARES = 1e38
 _STEP = 2.0**-0.25
 _UNARY = {"silu": 1.0, "gelu": 1.0, "gelu_tanh": 1.0, "relu": 1.0, "cast": 1.0, "rope": 2.0}

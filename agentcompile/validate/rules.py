@@ -22,8 +22,7 @@ from agentcompile.validate.tolerance import ROUNDOFF, rounding
 _CHUNK = {"cpu": 1 << 18, "cuda": 1 << 27}
 """The weights widened to float64 at a time, by device: 2 MiB stay in a core's cache, five times as fast as DRAM."""
 
-_SPARSE = 16
-"""Zero columns are left out when at most one column in this many is not zero."""
+_SPARSE = 16  # zero columns are left out when at most one column in this many is not zero
 
 
 def linear(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:

@@ -19,14 +19,12 @@ from torch import Tensor
 
 _DEEPEST = 216.0
 """The end of the ladder: float32 has no weight below e^-104, and two exponents make no power below 2^-300."""
-_HALF = math.log(2.0) / 2.0
-"""The distance of the first edge below the largest score."""
+_HALF = math.log(2.0) / 2.0  # the distance of the first edge below the largest score
 _NEAR = (0.002, 0.004)
 """The distance of slots from the edge: a query that is rounded to bf16 moves the largest score by at most 0.0014."""
 _LONGEST = 48.0
 """The most that the lengths of key and query multiply to, in dot products; rounding moves a query by 1/512."""
-_FEWEST = {"ladder": 3, "balanced": 3, "edges": 5, "ridges": 5}
-"""The number of old slots that each kind needs."""
+_FEWEST = {"ladder": 3, "balanced": 3, "edges": 5, "ridges": 5}  # the number of old slots that each kind needs
 
 
 def chosen(

@@ -37,14 +37,11 @@ _SIDES: dict[Depth, tuple[Fence, ...]] = {"search": ("after",), "accept": ("afte
 """The sides on which buffers border an unmapped page, by depth."""
 _TOGETHER, _KEPT_BYTES = 32, 64 << 20
 """The number of repeats that are compared at once, and the bytes that they may take until then."""
-_SITES = (0, 1, 3)
-"""The draws of parameters, one for each simulated site."""
-_TURNS = (0, 1, 2, 0, 2, 1, 1, 0, 2)
-"""The order of the sites: each after each other one, once after itself."""
+_SITES = (0, 1, 3)  # the draws of parameters, one for each simulated site
+_TURNS = (0, 1, 2, 0, 2, 1, 1, 0, 2)  # the order of the sites: each after each other one, once after itself
 _SHARED = 1 << 26
 """The weight elements beyond which a region is too large to hold for several sites; a step has one such region."""
-_ORDERED = 2
-"""The number of cases on which the order of the ranks is tested."""
+_ORDERED = 2  # the number of cases on which the order of the ranks is tested
 _EVERYDAY = ("normal", "outliers", "large")
 """The styles whose errors enter the pooled ratio. Attention takes the first only: large scores amplify rounding."""
 

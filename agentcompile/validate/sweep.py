@@ -18,17 +18,13 @@ from agentcompile.validate.choices import chooser_of
 from agentcompile.validate.inputs import generator
 from agentcompile.validate.walk import Walker
 
-_ROWS = 4096
-"""The number of table rows that are tested, one from each of that many equal parts."""
-_READ = 3 << 30
-"""The bytes of caches that launches at every length may read."""
+_ROWS = 4096  # the number of table rows that are tested, one from each of that many equal parts
+_READ = 3 << 30  # the bytes of caches that launches at every length may read
 _MULTIPLIED = 1 << 29
 """The number of weights that launches with a chosen winner may read; `_LEAST` is the least number of launches."""
 _LEAST = 24
-_TOGETHER = 64
-"""The number of launches that are compared at once."""
-_APART = 0.25
-"""The lead that the winner's logit needs, as a share of its size."""
+_TOGETHER = 64  # the number of launches that are compared at once
+_APART = 0.25  # the lead that the winner's logit needs, as a share of its size
 
 
 class Sweeper:

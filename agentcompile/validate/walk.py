@@ -23,22 +23,16 @@ from agentcompile.validate.rig import Result, Rig, Subject
 from agentcompile.validate.tolerance import ROUNDING_SLACK, TINY, rounding
 from agentcompile.validate.walk_inputs import Feed
 
-_READ = 12 << 30
-"""The bytes of caches that the launches of a walk may read on a CPU."""
-_KEPT = 192 << 20
-"""The bytes of float64 activations of a walk, with their errors."""
-_WORK = {"cpu": 7e8, "cuda": 4e10}
-"""The number of scores, times their width, that the reference of a walk may cost."""
-_MOST = {"cpu": 768, "cuda": 1024}
-"""The most launches of a walk, where nothing else limits them."""
+_READ = 12 << 30  # the bytes of caches that the launches of a walk may read on a CPU
+_KEPT = 192 << 20  # the bytes of float64 activations of a walk, with their errors
+_WORK = {"cpu": 7e8, "cuda": 4e10}  # the number of scores, times their width, that the reference of a walk may cost
+_MOST = {"cpu": 768, "cuda": 1024}  # the most launches of a walk, where nothing else limits them
 _LOOKED = 1 << 17
 """The bytes of caches up to which they are compared whole after each launch; twice as many after every second."""
 _RUN = 256
 """The number of adjacent slots that are hidden with the same value; where it is not NaN, the numbers are compared."""
-_NEAR = 8
-"""The number of slots on both sides of those written that are compared after every launch."""
-_TOGETHER = 64
-"""The number of launches whose outputs are compared at once, so that a failure tells roughly where it is."""
+_NEAR = 8  # the number of slots on both sides of those written that are compared after every launch
+_TOGETHER = 64  # the number of launches whose outputs are compared at once, so that a failure tells roughly where it is
 
 
 class Walker:

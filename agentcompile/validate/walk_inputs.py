@@ -23,12 +23,9 @@ from agentcompile.validate.scores import unturned
 from agentcompile.validate.tolerance import DeclaredArithmetic
 
 _THETA = 10000.0
-_PEAK = 24.0
-"""The score of the slot that a peaked query attends to; other scores are a few units."""
-_FARTHEST = 64
-"""The most launches between the write of a slot and the peaked query that attends to it."""
-_CHUNK = 1 << 20
-"""The number of elements of an activation over the launches whose reference is computed at once."""
+_PEAK = 24.0  # the score of the slot that a peaked query attends to; other scores are a few units
+_FARTHEST = 64  # the most launches between the write of a slot and the peaked query that attends to it
+_CHUNK = 1 << 20  # the number of elements of an activation over the launches whose reference is computed at once
 _ALIKE = frozenset({"rope", "rms_norm", "cast", "add", "sub", "mul", "position_table"})
 """Operators whose rules do not branch on the numbers, so that many launches can be computed as one."""
 
@@ -65,15 +62,12 @@ class Feed:
         nodes = region.body.nodes
         self.attention = next((node for node in nodes if node.op == "attention"), None) if self.span == 1 else None
         self.appends = [node for node in nodes if node.op == "cache_append"]
-        self.base: dict[str, Tensor] = {}
-        """The content of slots that no launch writes."""
-        self.moving: dict[str, Tensor] = {}
-        """The inputs that change with the launch, [N, …]."""
+        self.base: dict[str, Tensor] = {}  # the content of slots that no launch writes
+        self.moving: dict[str, Tensor] = {}  # the inputs that change with the launch, [N, …]
         self._draw()
         self.news = self.computed([node.inputs[1] for node in self.appends])
         """What every launch appends, [N, B, kv_heads, T, D], by append."""
-        self.zero: Tensor | None = None
-        """Which query heads are zero, [N, heads]; None when they could not be chosen."""
+        self.zero: Tensor | None = None  # which query heads are zero, [N, heads]; None when they could not be chosen
         self.queries: Bounded | None = None
         if self.attention is not None:
             self._steer(self.attention)

@@ -14,8 +14,7 @@ from torch import Tensor
 
 UNEVEN = 7
 """The draw of parameters whose channels and rows have their own sizes."""
-_HEAVY = 32
-"""One channel in this many is far larger than its neighbours."""
+_HEAVY = 32  # one channel in this many is far larger than its neighbours
 _KEY_CHANNELS = 3
 
 
@@ -45,8 +44,7 @@ LOOKS: tuple[Callable[[Tensor, torch.Generator], Tensor], ...] = (
     _massive,
 )
 """The distributions of an activation; a case's place selects one."""
-_TALL = (0, 3, 5)
-"""Those with numbers so large that a score of them would hide others."""
+_TALL = (0, 3, 5)  # those with numbers so large that a score of them would hide others
 PLACES = tuple(at / (len(LOOKS) - 1) for at in range(len(LOOKS)))
 
 

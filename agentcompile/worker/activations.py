@@ -20,8 +20,7 @@ from agentcompile.ops.reference import DTYPES
 LINE_BYTES = 64
 WINDOWS = 4096
 """Launches of a sample that read different windows; a sample of more has launches of less than 50 ns."""
-_APART_BYTES = 1 << 16
-"""The bytes that all copies of a region's outputs may take, so that they stay in their cache."""
+_APART_BYTES = 1 << 16  # the bytes that all copies of a region's outputs may take, so that they stay in their cache
 _MOST_OUTPUTS = 4
 
 

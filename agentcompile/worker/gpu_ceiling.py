@@ -20,8 +20,7 @@ from agentcompile.worker.known import known_kernels
 from agentcompile.worker.protocol import CheckHarness, Setup
 
 _TRIES = 8
-_DRAM_BYTES = 2 << 30
-"""The size of the DRAM read: a tuned read of 2 GiB reaches the rate of longer ones."""
+_DRAM_BYTES = 2 << 30  # the size of the DRAM read: a tuned read of 2 GiB reaches the rate of longer ones
 _MATRIX = 8192
 _TEXT = """
 struct read_args { const uint4* x; const long long* count; unsigned* y; };

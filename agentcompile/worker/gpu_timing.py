@@ -51,8 +51,7 @@ _CYCLES_PER_NS = 3.5
 """The clock rate that a hold is computed with, above any multiprocessor's, so that no hold is shorter than meant."""
 TURN_NS = 2_000_000
 """How long a context runs while others wait: the default of the driver's time slices."""
-_CYCLES = 400_000
-"""The cycles of one kernel: about 0.25 ms, so that one alone fits into a turn."""
+_CYCLES = 400_000  # the cycles of one kernel: about 0.25 ms, so that one alone fits into a turn
 _ALONE, _ROW = 4, 24
 """How many kernels are timed alone (the shortest counts), and how many in a row (which last three turns)."""
 

@@ -12,8 +12,7 @@ from agentcompile.runtime.native import Call, Program
 from agentcompile.validate.endurance import Turn
 from agentcompile.worker.probes import RANK_WORDS, Probes
 
-_LOOK = 64
-"""How many calls of `run` pass before the slower way of running is timed again."""
+_LOOK = 64  # how many calls of `run` pass before the slower way of running is timed again
 
 
 class NativeLoop:
@@ -33,8 +32,7 @@ class NativeLoop:
             listed += [*calls, probes.call("turn", [self._tally, table])]
         self._program = Program(probes.executor, listed)
         self._probes, self._runs = probes, 0
-        self._round_s = [0.0, 0.0]
-        """The seconds of a round, on all threads and with ranks in turn."""
+        self._round_s = [0.0, 0.0]  # the seconds of a round, on all threads and with ranks in turn
 
     def run(self, rounds: int) -> None:
         """Run the program `rounds` times."""

@@ -130,8 +130,7 @@ class Probes:
         self._state = Program(executor, calls)
         self.spoil_stack = self.call("spoil_stack", [self._threads])
         """A launch that overwrites the free part of its threads' stacks."""
-        self.awake: frozenset[int] = frozenset()
-        """The process's threads after PyTorch last started all of its own."""
+        self.awake: frozenset[int] = frozenset()  # the process's threads after PyTorch last started all of its own
 
     def call(self, entry: str, tensors: Sequence[torch.Tensor]) -> Call:
         """Return a launch of a kernel on tensors that the caller keeps alive."""

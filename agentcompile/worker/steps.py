@@ -23,8 +23,7 @@ from agentcompile.worker.protocol import TimeSteps
 from agentcompile.worker.state import Watch, Watched, require
 from agentcompile.worker.timing import timed
 
-_ROWS = 1024
-"""How many steps of a sample read tokens of their own."""
+_ROWS = 1024  # how many steps of a sample read tokens of their own
 
 
 def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes) -> Samples:
