@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from agentcompile.backends.backend import Backend, StepRules
-from agentcompile.backends.cpu import Cpu
-from agentcompile.backends.cuda import Cuda
+from agentcompile.backends.cpu import CPU
+from agentcompile.backends.cuda import CUDA
 
-BACKENDS: Mapping[str, Backend] = {"cpu": Cpu(), "cuda": Cuda()}
+BACKENDS: Mapping[str, Backend] = {"cpu": CPU, "cuda": CUDA}
 """Every backend by device kind, ``cpu`` or ``cuda``."""
 
 
 def backend_of(device: str) -> Backend:
-    """Return the backend of `device`, a device name (``cpu``, ``cuda:1``) or a device kind.
-
-    Raises:
-        KeyError: no backend exists for that kind.
-    """
+    """Return the backend of `device`, a device name (``cpu``, ``cuda:1``) or a device kind."""
     return BACKENDS[device.partition(":")[0]]
 
 

@@ -16,9 +16,7 @@ class StepRules:
     """The rules for trying alternatives inside the whole step."""
 
     passes: int
-    """The maximum number of passes over the regions. An alternative is tried again in a later pass only when its region
-    or a neighbour of it changed.
-    """
+    """The most passes over the regions; later ones try alternatives whose region or a neighbour of it changed."""
     least_share: float
     """Regions whose share of the step's roofline floor is below this fraction are skipped."""
     claim: float
@@ -26,65 +24,34 @@ class StepRules:
     rounds: int
     """The number of paired rounds in one comparison."""
     whole_space: bool
-    """Whether every point of the space that builds is an alternative, and short measurements select the few that are
-    timed in full. When False, the alternatives are the next best candidates of the isolated measurement.
-    """
+    """Whether every point that builds is an alternative, sifted by short measurements; else the next best are."""
 
 
 class Backend(Protocol):
-    """The operations and facts of one kind of device."""
+    """The operations and facts of one kind of device; without an own answer, of one without graphs and streams."""
 
-    @property
-    def kind(self) -> str:
-        """The name of the device kind, ``cpu`` or ``cuda``."""
-
-    @property
-    def unit(self) -> str:
-        """The noun for what `Target.threads` counts on this device."""
-
-    @property
-    def step(self) -> StepRules:
-        """The rules for tuning the whole step."""
-
-    @property
-    def context_ends(self) -> tuple[int, ...]:
-        """The context lengths, in tokens, at which one decode plan of a single sequence ends and the next begins."""
-
-    @property
-    def serves_batches(self) -> bool:
-        """Whether the device runs decode steps of several sequences."""
-
-    @property
-    def prompt_kernels(self) -> bool:
-        """Whether prefill runs kernels made from templates, which are searched and timed like those of decode steps."""
-
-    @property
-    def queued(self) -> bool:
-        """Whether steps are queued on the device.
-
-        On such a device a kernel advances the position, and PyTorch operators between kernels need no round trip to the
-        host.
-        """
-
-    @property
-    def own_memory(self) -> bool:
-        """Whether the device has its own memory, and caches that launches of other kernels evict."""
-
-    @property
-    def tuned_defaults(self) -> bool:
-        """Whether the templates' default parameters were tuned on devices of this kind.
-
-        When True, candidates are ordered by their distance from the defaults; otherwise by the machine's vector width
-        and cache sizes.
-        """
-
-    @property
-    def needs_driver(self) -> bool:
-        """Whether the device needs a driver and its libraries to be installed."""
-
-    @property
-    def poisonable(self) -> bool:
-        """Whether a faulting kernel leaves the device unusable for the process that ran it."""
+    kind: str
+    """The name of the device kind, ``cpu`` or ``cuda``."""
+    unit: str
+    """The noun for what `Target.threads` counts on this device."""
+    step: StepRules
+    """The rules for tuning the whole step."""
+    context_ends: tuple[int, ...]
+    """The context lengths, in tokens, at which one decode plan of a single sequence ends and the next begins."""
+    serves_batches: bool
+    """Whether the device runs decode steps of several sequences."""
+    prompt_kernels: bool
+    """Whether prefill runs kernels made from templates, which are searched and timed like those of decode steps."""
+    queued: bool
+    """Whether steps are queued: a kernel advances the position, and PyTorch between kernels needs no round trip."""
+    own_memory: bool
+    """Whether the device has its own memory, and caches that launches of other kernels evict."""
+    tuned_defaults: bool
+    """Whether templates' defaults were tuned on such devices; else vector width and caches order candidates."""
+    needs_driver: bool
+    """Whether the device needs a driver and its libraries to be installed."""
+    poisonable: bool
+    """Whether a faulting kernel leaves the device unusable for the process that ran it."""
 
     def lacks(self, arch: tuple[str, ...], target: Target) -> str:
         """Return in words what a template that names `arch` needs and `target` lacks; empty when nothing is missing."""
@@ -109,12 +76,16 @@ class Backend(Protocol):
 
     def graph_pool(self) -> Any:
         """Return a memory pool for captured graphs; None on a device without graphs."""
+        return None
 
     def event(self) -> Any:
         """Return an event that a stream can record; None on a device without streams."""
+        return None
 
     def synchronize(self) -> None:
         """Wait until all queued work is done."""
+        return
 
     def release_memory(self) -> None:
         """Return the memory that PyTorch caches to the device."""
+        return

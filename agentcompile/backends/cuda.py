@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentcompile.backends.backend import StepRules
+from agentcompile.backends.backend import Backend, StepRules
 from agentcompile.ir.target import Target
 
 if TYPE_CHECKING:
     import torch
 
 _CONTEXTS = 8
-"""The maximum number of workers that validate at once. Each holds a CUDA context of hundreds of megabytes, and the
-correctness suite is bound by the host.
-"""
+"""The most workers that validate at once: a context takes hundreds of megabytes, and the host is the limit."""
 
 
-class Cuda:
-    """The CUDA backend; `Backend` describes the members."""
-
+class _Cuda(Backend):
     kind = "cuda"
     unit = "multiprocessors"
     # A region that moves few bytes still costs a launch and a wait. Steps repeat to a few tenths of a percent, and the
@@ -34,67 +30,50 @@ class Cuda:
     poisonable = True
 
     def lacks(self, arch: tuple[str, ...], target: Target) -> str:
-        """Return in words why the device does not suit: a template names its architectures, and one suffices."""
-        if not arch or _covers(arch, target.arch):
+        if not arch or _covers(arch, target.arch):  # a template names its architectures, and one suffices
             return ""
         return f"it needs one of {', '.join(arch)}, the device is {target.arch}"
 
     def torch_threads(self, target: Target) -> int:
-        """Return 1, because the host only queues work."""
-        return 1
+        return 1  # the host only queues work
 
     def validations_at_once(self, target: Target, cores: int) -> int:
-        """Return how many workers validate at once; memory and the host limit it."""
         return min(cores, _CONTEXTS)
 
     def free_bytes(self, device: str) -> int:
-        """Return the free memory of the device in bytes."""
-        import torch
-
-        return int(torch.cuda.mem_get_info(device)[0])
+        return int(_cuda().mem_get_info(device)[0])
 
     def blocks_at_once(self, device: str) -> int:
-        """Return one large block for each multiprocessor."""
-        import torch
-
-        return int(torch.cuda.get_device_properties(device).multi_processor_count)
+        return int(_cuda().get_device_properties(device).multi_processor_count)
 
     def zeroed(self, nbytes: int, device: str) -> torch.Tensor:
-        """Return zeros in the device's memory."""
         import torch
 
         return torch.zeros(nbytes, dtype=torch.uint8, device=device)
 
     def empty(self, nbytes: int, device: str, align: int) -> torch.Tensor:
-        """Return uninitialised device memory that is cut to the alignment."""
         import torch
 
         loose = torch.empty(nbytes + align, dtype=torch.uint8, device=device)
         return loose[-loose.data_ptr() % align :][:nbytes]
 
     def graph_pool(self) -> Any:
-        """Return a new pool; a pool is freed with the last of its graphs."""
-        import torch
-
-        return torch.cuda.graph_pool_handle()
+        return _cuda().graph_pool_handle()  # a pool is freed with the last of its graphs
 
     def event(self) -> Any:
-        """Return a CUDA event that records no time."""
-        import torch
-
-        return torch.cuda.Event()  # type: ignore[no-untyped-call]
+        return _cuda().Event()
 
     def synchronize(self) -> None:
-        """Wait until all work queued on the current device is done."""
-        import torch
-
-        torch.cuda.synchronize()
+        _cuda().synchronize()
 
     def release_memory(self) -> None:
-        """Return cached memory that no tensor holds to the device."""
-        import torch
+        _cuda().empty_cache()
 
-        torch.cuda.empty_cache()
+
+def _cuda() -> Any:
+    import torch
+
+    return torch.cuda
 
 
 def _covers(known: tuple[str, ...], arch: str) -> bool:
@@ -110,3 +89,6 @@ def _covers(known: tuple[str, ...], arch: str) -> bool:
 
 def _number(arch: str) -> int:
     return int(arch.removeprefix("sm_").rstrip("af"))
+
+
+CUDA: Backend = _Cuda()

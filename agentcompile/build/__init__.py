@@ -7,14 +7,6 @@ from agentcompile.build.script import NVRTC_SCRIPT, build_command
 from agentcompile.build.toolchain import Toolchain, find_toolchain
 
 __all__ = [
-    "BUILDERS",
-    "NVRTC_SCRIPT",
-    "Binary",
-    "Toolchain",
-    "binary_key",
-    "build_command",
-    "compile",
-    "compile_executor",
-    "find_toolchain",
-    "nvrtc_toolchain",
-]
+    "BUILDERS", "NVRTC_SCRIPT", "Binary", "Toolchain", "binary_key", "build_command", "compile", "compile_executor",
+    "find_toolchain", "nvrtc_toolchain",
+]  # fmt: skip

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from agentcompile.build.binary import Binary, binary_key
 from agentcompile.build.cxx import run_cxx
-from agentcompile.build.nvrtc import NVRTC_FLAGS, compile_cubin, nvrtc_version
+from agentcompile.build.nvrtc import NVRTC_FLAGS, compile_cubin, nvrtc_toolchain
 from agentcompile.build.prelude import prelude_flags
 from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain
 from agentcompile.build.triton import TRITON_FLAGS, compile_images, triton_version
@@ -22,28 +21,14 @@ from agentcompile.system.store import Store
 _RUNTIME = Path(__file__).resolve().parent.parent / "runtime"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildJob:
-    """The input of a builder: a source, the compiler, and its time limit in seconds."""
-
-    source: Source
-    toolchain: Toolchain
-    limit_s: float
+_Built = Binary | BuildFailed | TimedOut | Disturbed
+Builder = Callable[[Source, Store, Toolchain, float], _Built]
+"""A function of a source, where to keep its binary, the compiler, and its time limit in seconds."""
 
 
-Builder = Callable[[BuildJob, Store], Binary | BuildFailed | TimedOut | Disturbed]
-
-
-def compile(
-    source: Source, store: Store, *, toolchain: Toolchain, limit_s: float
-) -> Binary | BuildFailed | TimedOut | Disturbed:
-    """Compile `source` with its own flags, or find the binary of an earlier run in `store`.
-
-    Raises:
-        AgentCompileError: the store cannot be written or the compiler cannot be started (environment).
-        KeyError: no builder serves the language.
-    """
-    return BUILDERS[source.language](BuildJob(source=source, toolchain=toolchain, limit_s=limit_s), store)
+def compile(source: Source, store: Store, *, toolchain: Toolchain, limit_s: float) -> _Built:
+    """Compile `source` with its own flags, or find the binary of an earlier run in `store`."""
+    return BUILDERS[source.language](source, store, toolchain, limit_s)
 
 
 def compile_executor(
@@ -74,50 +59,43 @@ def compile_executor(
     )
 
 
-def _compile_cpp(job: BuildJob, store: Store) -> Binary | BuildFailed | TimedOut | Disturbed:
-    flags = (*COMPILE_FLAGS, *job.source.flags)
-    key = binary_key(job.source.digest, job.toolchain.name, (*flags, *LINK_FLAGS))
+def _compile_cpp(source: Source, store: Store, toolchain: Toolchain, limit_s: float) -> _Built:
+    flags = (*COMPILE_FLAGS, *source.flags)
+    key = binary_key(source.digest, toolchain.name, (*flags, *LINK_FLAGS))
     built: Path | BuildFailed | TimedOut | Disturbed | None = store.get(key, ".so")
     if built is None:
-        text = job.source.text
-        parsed = prelude_flags(text, job.toolchain, flags, job.limit_s, store)
-        built = run_cxx(text, key, job.toolchain, (*flags, *parsed), job.limit_s, store)
+        parsed = prelude_flags(source.text, toolchain, flags, limit_s, store)
+        built = run_cxx(source.text, key, toolchain, (*flags, *parsed), limit_s, store)
     return _binary(built)
 
 
-def _compile_cuda(job: BuildJob, store: Store) -> Binary | BuildFailed | TimedOut | Disturbed:
-    flags = (*NVRTC_FLAGS, *job.source.flags)
-    key = binary_key(job.source.digest, f"nvrtc {'.'.join(map(str, nvrtc_version()))}", flags)
+def _compile_cuda(source: Source, store: Store, toolchain: Toolchain, limit_s: float) -> _Built:
+    key = binary_key(source.digest, nvrtc_toolchain().name, (*NVRTC_FLAGS, *source.flags))
     built: Path | BuildFailed | None = store.get(key, ".cubin")
     if built is None:
-        made = compile_cubin(job.source.text, job.source.flags)
+        made = compile_cubin(source.text, source.flags)
         built = made if isinstance(made, BuildFailed) else store.write(key, made.image, ".cubin")
     return _binary(built)
 
 
-def _compile_triton(job: BuildJob, store: Store) -> Binary | BuildFailed | TimedOut | Disturbed:
-    key = binary_key(job.source.digest, f"triton {triton_version()}", (*TRITON_FLAGS, *job.source.flags))
+def _compile_triton(source: Source, store: Store, toolchain: Toolchain, limit_s: float) -> _Built:
+    key = binary_key(source.digest, f"triton {triton_version()}", (*TRITON_FLAGS, *source.flags))
     built: Path | BuildFailed | None = store.get(key, ".cubins")
     if built is None:
-        made = compile_images(job.source, store)
+        made = compile_images(source, store)
         built = made if isinstance(made, BuildFailed) else store.write(key, pack(made), ".cubins")
     return _binary(built)
 
 
-def _binary(built: Path | BuildFailed | TimedOut | Disturbed) -> Binary | BuildFailed | TimedOut | Disturbed:
-    """Return a file of the store as a binary, or why there is none."""
+def _binary(built: Path | BuildFailed | TimedOut | Disturbed) -> _Built:
     if not isinstance(built, Path):
         return built
     return Binary(digest=digest_bytes("file/1", built.read_bytes()), path=str(built))
-
-
-def _nothing_to_build(job: BuildJob, store: Store) -> Binary:
-    return Binary(digest=job.source.digest)
 
 
 BUILDERS: dict[Language, Builder] = {
     "cpp": _compile_cpp,
     "cuda": _compile_cuda,
     "triton": _compile_triton,
-    "library": _nothing_to_build,
+    "library": lambda source, *_: Binary(digest=source.digest),
 }

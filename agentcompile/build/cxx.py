@@ -22,10 +22,7 @@ _KILLED = re.compile(
     r"(Killed|Terminated) signal terminated program|terminated with signal (9|15)\b"
     r"|unable to execute command: (Killed|Terminated)"
 )
-"""Messages of g++, its linker driver and clang++ when one of their programs was killed from outside.
-
-The compiler's own limits on time and memory end it with other messages.
-"""
+"""Messages of g++ and clang++ when one of their programs was killed from outside, not by its own limits."""
 
 
 def run_cxx(
@@ -36,9 +33,6 @@ def run_cxx(
     It works in a scratch directory with relative names, so that neither log nor binary contains its path. Compiling and
     linking are two commands, because a single one that is killed leaves its object file in the system's temporary
     directory.
-
-    Raises:
-        AgentCompileError: the store cannot be written or the compiler cannot be started (environment).
     """
     deadline = time.monotonic() + limit_s
     with store.scratch() as folder:
@@ -80,35 +74,27 @@ def clean_log(log: str, folder: Path | None = None) -> str:
 
 
 def _run(command: list[str], folder: Path, deadline: float, limit_s: float) -> tuple[int, str] | TimedOut:
-    """Run a command in our own process group, so that killing the worker's group kills the compiler too.
-
-    Raises:
-        AgentCompileError: the compiler cannot be started (environment).
-    """
+    # In our own process group, so that killing the worker's group kills the compiler too.
     log = folder / "log"
     with log.open("wb") as file:
         try:
             process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
         except OSError as error:
-            raise AgentCompileError(
-                f"{command[0]}: the compiler does not start: {error.strerror}",
-                exit_code=ExitCode.ENVIRONMENT,
-                hint="check the compiler's installation, or set CXX to another one",
-            ) from error
+            text = f"{command[0]}: the compiler does not start: {error.strerror}"
+            hint = "check the compiler's installation, or set CXX to another one"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
         with contextlib.suppress(ProcessLookupError):
             # The driver's children inherit the limits, so that compilers of a killed worker end by themselves.
             resource.prlimit(process.pid, resource.RLIMIT_CPU, (int(limit_s) + 2, int(limit_s) + 2))
             resource.prlimit(process.pid, resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
         try:
             status = process.wait(timeout=max(deadline - time.monotonic(), 0.01))
-        except subprocess.TimeoutExpired:
+        except BaseException as error:
             _kill_tree(process.pid)
             process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             return TimedOut(stage="build", limit_s=limit_s)
-        except BaseException:
-            _kill_tree(process.pid)
-            process.wait()
-            raise
     return status, log.read_text(encoding="utf-8", errors="replace")
 
 

@@ -56,48 +56,34 @@ class Cubin:
     image: bytes
     """Cubin, or PTX for an architecture that NVRTC does not know yet."""
     resources: tuple[Resources, ...]
-    """Resources of each entry, in the order of the text."""
 
 
 def nvrtc_version() -> tuple[int, int]:
-    """Return the version of the library.
-
-    Raises:
-        AgentCompileError: NVRTC is not installed (environment).
-    """
+    """Return the version of the library."""
     nvrtc = _library()
     major, minor = _checked(nvrtc.nvrtcVersion())
     return int(major), int(minor)
 
 
 def nvrtc_toolchain() -> Toolchain:
-    """Return NVRTC as the compiler of a target.
-
-    Raises:
-        AgentCompileError: NVRTC is not installed (environment).
-    """
+    """Return NVRTC as the compiler of a target."""
     return Toolchain(compiler="nvrtc", name=f"nvrtc {'.'.join(map(str, nvrtc_version()))}")
 
 
 def compile_cubin(text: str, flags: tuple[str, ...]) -> Cubin | BuildFailed:
-    """Compile `text` with `flags`, which include ``--gpu-architecture=sm_90`` or another.
-
-    Raises:
-        AgentCompileError: NVRTC is not installed (environment).
-    """
+    """Compile `text` with `flags`, which include ``--gpu-architecture=sm_90`` or another."""
     nvrtc = _library()
     program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, None, None))
     try:
         asked, as_ptx = _known(flags)
         options = [flag.encode() for flag in (*NVRTC_FLAGS, *asked)]
         status = nvrtc.nvrtcCompileProgram(program, len(options), options)[0]
-        log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        said = _bytes(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        log = said.rstrip(b"\0").decode(errors="replace")
         if int(status) != 0:
             return BuildFailed(log=clean_log(log) or f"nvrtc: {status}")
-        if as_ptx:
-            image = _bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, program)
-        else:
-            image = _bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+        what = "PTX" if as_ptx else "CUBIN"
+        image = _bytes(getattr(nvrtc, f"nvrtcGet{what}Size"), getattr(nvrtc, f"nvrtcGet{what}"), program)
         return Cubin(image=image, resources=resources_in(log))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
@@ -113,11 +99,7 @@ def _known(flags: tuple[str, ...]) -> tuple[tuple[str, ...], bool]:
 
 
 def nearest(arch: str, supported: Sequence[int]) -> str:
-    """Return `arch` (``sm_90a``) when its number is in `supported`, else the newest ``compute_`` below it.
-
-    The driver compiles that PTX when it is loaded. An architecture older than all is returned as it is, for NVRTC to
-    refuse.
-    """
+    """Return `arch` if it is `supported` or older than all, else the newest ``compute_``, for the driver to compile."""
     number = int(arch.removeprefix("sm_").rstrip("af"))
     older = [known for known in supported if known < number]
     return arch if number in supported or not older else f"compute_{max(older)}"
@@ -152,7 +134,3 @@ def _bytes(size: Any, get: Any, program: Any) -> bytes:
     room: bytes = b" " * count
     _checked(get(program, room))
     return room
-
-
-def _text(size: Any, get: Any, program: Any) -> str:
-    return _bytes(size, get, program).rstrip(b"\0").decode(errors="replace")

@@ -69,15 +69,13 @@ def _version(path: str, hint: str) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise AgentCompileError(
-            f"{path}: the compiler does not run: {error}", exit_code=ExitCode.ENVIRONMENT, hint=hint
-        ) from error
+        text = f"{path}: the compiler does not run: {error}"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
     # A distribution may put its own version in parentheses before the compiler's.
     line = re.sub(r"\(.*?\)", "", done.stdout.partition("\n")[0])
     found = re.search(r"\d+(\.\d+)+", line)
     if done.returncode != 0 or found is None:
         said = (done.stdout + done.stderr).strip()[:200]
-        raise AgentCompileError(
-            f"{path}: --version said {said!r}, no version number", exit_code=ExitCode.ENVIRONMENT, hint=hint
-        )
+        text = f"{path}: --version said {said!r}, no version number"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
     return found.group()

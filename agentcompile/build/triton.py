@@ -32,16 +32,11 @@ TRITON_FLAGS = ("enable_fp_fusion", "disable_line_info")
 """Triton options that are on; multiply-adds are fused as in the other languages."""
 _FILE = "<kernel.py>"
 _ARCH = re.compile(r"--gpu-architecture=(sm_(\d+)[af]?)")
-_ALIGNED = [["tt.divisibility", 16]]
-"""Attribute of a pointer: every buffer starts at a multiple of that many bytes."""
+_ALIGNED = [["tt.divisibility", 16]]  # attribute of a pointer: every buffer starts at a multiple of that many bytes
 
 
 def triton_version() -> str:
-    """Return the version of the package.
-
-    Raises:
-        AgentCompileError: Triton is not installed (environment).
-    """
+    """Return the version of the package."""
     return str(_library().__version__)
 
 
@@ -61,11 +56,8 @@ def compile_images(source: Source, store: Store) -> tuple[Image, ...] | BuildFai
     except _Refused as refused:
         return BuildFailed(log=clean_log(str(refused)))
     except OSError as error:
-        raise AgentCompileError(
-            f"Triton cannot work: {error}",
-            exit_code=ExitCode.ENVIRONMENT,
-            hint="check its installation, and that the disk of the cache has room",
-        ) from error
+        hint = "check its installation, and that the disk of the cache has room"
+        raise AgentCompileError(f"Triton cannot work: {error}", exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
     except Exception as error:  # noqa: BLE001 - whatever a text makes Triton raise is that text's failure
         return BuildFailed(log=clean_log(_said(error)))
 
@@ -87,8 +79,7 @@ def _image(triton: Any, module: ModuleType, launch: Launch, flags: tuple[str, ..
     code, facts = _lowered(triton, text, capability, options)
     if facts["num_warps"] * 32 != threads:
         raise _Refused(f"{launch.entry} has {facts['num_warps']} warps, its launch {threads} threads a block")
-    if facts["shared"] > most_shared_bytes(arch):
-        most = most_shared_bytes(arch)
+    if facts["shared"] > (most := most_shared_bytes(arch)):
         raise _Refused(f"{launch.entry} takes {facts['shared']} bytes of shared memory, {arch} has {most}")
     if facts["global_scratch_size"] or facts["profile_scratch_size"]:
         raise _Refused(f"{launch.entry} takes scratch memory of Triton's own, which a launch does not have")
@@ -134,10 +125,7 @@ def _aligned(parameters: dict[str, str | tuple[str, ...]]) -> Iterator[tuple[tup
 
 
 def _executed(text: str) -> ModuleType:
-    """Execute the text as a module that cannot be imported elsewhere.
-
-    Triton reads functions through `inspect`, so the text is added to the line cache under a name that is not a path.
-    """
+    """Execute the text as a module; Triton reads it through `inspect`, hence the line cache, under no path."""
     module = ModuleType("kernel")
     linecache.cache[_FILE] = (len(text), None, text.splitlines(keepends=True), _FILE)
     exec(compile(text, _FILE, "exec"), module.__dict__)
@@ -160,12 +148,8 @@ def _contained(triton: Any, folder: Path) -> Iterator[None]:
 
 def _said(error: BaseException) -> str:
     """Return the error and its causes, the outermost first: a fault in a function is an error of its caller too."""
-    lines, seen = [], error
-    while True:
-        lines.append(f"{type(seen).__name__}: {seen}")
-        if seen.__cause__ is None:
-            return "\n".join(lines)
-        seen = seen.__cause__
+    said = f"{type(error).__name__}: {error}"
+    return said if error.__cause__ is None else f"{said}\n{_said(error.__cause__)}"
 
 
 @functools.cache
@@ -175,9 +159,6 @@ def _library() -> Any:
         for part in ("triton.backends.compiler", "triton.compiler.compiler"):
             importlib.import_module(part)
     except (ImportError, RuntimeError) as error:
-        raise AgentCompileError(
-            f"Triton cannot be used: {error}",
-            exit_code=ExitCode.ENVIRONMENT,
-            hint="install the CUDA extra: pip install 'agentcompile[cuda]'",
-        ) from error
+        text, hint = f"Triton cannot be used: {error}", "install the CUDA extra: pip install 'agentcompile[cuda]'"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
     return triton

@@ -125,8 +125,11 @@ def _generate(lock: Path, options: Options, request: Request, emit: Emit) -> Ite
 def _eager(lock: Path, options: Options, request: Request) -> Iterator[Piece]:
     from agentcompile.replay.open import checkpoint_of
     from agentcompile.runtime import eager
+    from agentcompile.runtime.sampling import Sampling
 
-    yield from (Piece(text=text, tokens=tokens) for text, tokens in eager.pieces(checkpoint_of(lock, options), request))
+    sampling = Sampling(temperature=request.temperature, top_k=request.top_k, top_p=request.top_p, seed=request.seed)
+    made = eager.pieces(checkpoint_of(lock, options), request.prompt, request.max_new_tokens, sampling)
+    yield from (Piece(text=text, tokens=tokens) for text, tokens in made)
 
 
 def _verify(lock: Path, options: Options, prompts: Sequence[str], emit: Emit) -> Mapping[str, float | str]:

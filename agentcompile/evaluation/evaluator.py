@@ -7,6 +7,7 @@ request that was killed from outside is repeated once. Building and validating r
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,8 +19,16 @@ from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.feeder import feed
-from agentcompile.evaluation.jobs import Baseline, Depth, EvaluationJob, Evaluator, Failed, Prepared
-from agentcompile.evaluation.requests import arm_of, each_process, implementation, physical_bytes
+from agentcompile.evaluation.jobs import (
+    Baseline,
+    Depth,
+    EvaluationJob,
+    Evaluator,
+    Failed,
+    Prepared,
+    arm_of,
+    implementation,
+)
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
@@ -29,17 +38,7 @@ from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import PLANTED, SelfTest
 from agentcompile.validate.endurance import wanted_launches
 from agentcompile.worker import protocol as p
-from agentcompile.worker.pool import (
-    Limits,
-    WorkerPool,
-    WorkerSlot,
-    alive,
-    environment,
-    failure,
-    from_outside,
-    said,
-    shakes,
-)
+from agentcompile.worker.pool import Limits, WorkerPool, WorkerSlot, environment, failure, from_outside, said, shakes
 from agentcompile.worker.process import Expired, Lost, Outcome, wait
 
 __all__ = ["Baseline", "Depth", "EvaluationJob", "Evaluator", "Prepared", "WorkerEvaluator"]
@@ -90,7 +89,7 @@ class WorkerEvaluator:
             target=target,
             store=str(store),
             toolchain=toolchain,
-            memory_bytes=memory_bytes or physical_bytes() * 6 // 10,
+            memory_bytes=memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 6 // 10,
             torch_threads=backend.torch_threads(target),
             device=device,
         )
@@ -112,11 +111,7 @@ class WorkerEvaluator:
     def prepare(
         self, jobs: Iterable[EvaluationJob], *, depth: Depth = "search"
     ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
-        """Build and validate; yield results as they are ready.
-
-        Raises:
-            AgentCompileError: the machine itself fails: no disk space, or a canary that failed twice (environment).
-        """
+        """Build and validate; yield results as they are ready; an error says that the machine itself fails."""
         for job, result in self._prepare(jobs, depth):
             assert not isinstance(result, Binary)
             yield job, result
@@ -138,7 +133,8 @@ class WorkerEvaluator:
                         self._start(slot, work, depth)
                 if not running:
                     return
-                done = wait(alive([slots[index] for index in running]), bell=self._steering.bell())
+                workers = [worker for index in running if (worker := slots[index].worker) is not None]
+                done = wait(workers, bell=self._steering.bell())
                 self._steering.hush()
                 for index in [index for index in running if self._steering.cancelled(running[index].job.candidate.id)]:
                     slots[index].clear(disturbed=False)
@@ -229,7 +225,7 @@ class WorkerEvaluator:
                 claim=claim,
                 policy=self._policy,
                 seed=seed,
-                seconds=each_process(seconds, processes),
+                seconds=_each_process(seconds, processes),
             )
 
         trusted = frozenset(i for i, arm in enumerate(arms) if isinstance(arm, Baseline))
@@ -254,15 +250,11 @@ class WorkerEvaluator:
         trusted: bool = True,
         seconds: float = 0.0,
     ) -> Timing | Death:
-        """Time labelled whole steps, or prompt chunks, over the weights at `checkpoint`, in the way of `time`.
-
-        `binaries` maps source digests to paths; `residency` is a label; kernels that are not `trusted` (evaluated) may
-        hang.
-        """
+        """Time labelled steps or chunks over the weights at `checkpoint`; kernels that are not `trusted` may hang."""
 
         def request(live: Sequence[int]) -> p.TimeSteps:
             return p.TimeSteps(
-                arms=tuple(p.StepArm(label=programs[i][0], program=programs[i][1]) for i in live),
+                programs=tuple(programs[i][1] for i in live),
                 checkpoint=str(checkpoint),
                 constants=str(constants),
                 binaries=tuple(sorted(binaries.items())),
@@ -272,7 +264,7 @@ class WorkerEvaluator:
                 policy=self._policy,
                 seed=seed,
                 unroll=4 if trusted else 2,
-                seconds=each_process(seconds, processes),
+                seconds=_each_process(seconds, processes),
             )
 
         labels = tuple(label for label, _ in programs)
@@ -352,27 +344,18 @@ class WorkerEvaluator:
         return tuple(taken)
 
     def _given_up(self, ids: Sequence[str]) -> int:
-        """Return the index of the first candidate that a person cancelled; -1 for none."""
         self._steering.hush()
         return next((at for at, id in enumerate(ids) if id and self._steering.cancelled(id)), -1)
 
     def ceiling(self) -> Ceiling:
-        """Measure the machine's ceilings in a fresh worker.
-
-        Raises:
-            AgentCompileError: the measurement fails (environment).
-        """  # noqa: DOC501
+        """Measure the machine's ceilings in a fresh worker."""  # noqa: DOC501
         outcome = self._alone(p.MeasureCeiling())
         if isinstance(outcome, p.CeilingMeasured):
             return outcome.ceiling
         raise environment(f"the machine's ceilings could not be measured: {said(outcome)}")
 
     def selftest(self, *, trials: int = 200, rounds: int = 10, planted: float = PLANTED) -> SelfTest:
-        """Test the timing harness with a real kernel on the real timer.
-
-        Raises:
-            AgentCompileError: the test cannot be run (environment).
-        """  # noqa: DOC501
+        """Test the timing harness with a real kernel on the real timer."""  # noqa: DOC501
         request = p.CheckHarness(trials=trials, rounds=rounds, planted=planted, policy=self._policy, seed=self._seed)
         outcome = self._alone(request)
         if isinstance(outcome, p.HarnessChecked):
@@ -380,7 +363,6 @@ class WorkerEvaluator:
         raise environment(f"the harness could not be tested: {said(outcome)}")
 
     def _alone(self, request: p.Request) -> Outcome:
-        """Send a request to a fresh worker while no other works."""
         self._pool.rest()
         for _ in range(2):
             worker = self._pool.worker(self._pool.clock, fresh=True)
@@ -398,3 +380,7 @@ class _Blamed:
 
     at: int
     verdict: Death | Cancelled | Incorrect
+
+
+def _each_process(seconds: float, processes: int) -> float:
+    return seconds / processes if 0 < seconds < math.inf else 0.0  # 0 means no limit

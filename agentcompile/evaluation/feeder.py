@@ -45,7 +45,6 @@ def feed(pool: WorkerPool, limits: Limits, request: p.FeedModel, patience_s: flo
 
 
 def _tried(pool: WorkerPool, request: p.FeedModel, patience_s: float) -> tuple[Outcome, int]:
-    """Return the outcome of one try, and the index of the group that ran last."""
     pool.clock.clear(disturbed=True)  # a canary loads PyTorch and the device before the first part's time begins
     worker = pool.worker(pool.clock)
     outcome = worker.answer(request, limit_s=patience_s)

@@ -12,6 +12,7 @@ from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.ir.template import Candidate, Source, Template
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Death, NumericReport, Verdict
+from agentcompile.worker import protocol as p
 
 Depth = Literal["search", "accept"]
 """How thoroughly a candidate is validated: enough to time it (`search`), or enough to ship it (`accept`)."""
@@ -40,7 +41,24 @@ class Prepared:
 class Baseline:
     """The baseline of a comparison: the region's own body, run by PyTorch."""
 
-    name: str = "pytorch"
+
+def implementation(job: EvaluationJob, binary: Binary) -> p.Implementation:
+    """Return a built candidate with the properties that its template declares."""
+    t = job.template
+    return p.Implementation(
+        label=job.candidate.label,
+        source=job.source,
+        binary=binary,
+        layouts=t.layouts,
+        rounds=t.rounds,
+        accumulation=t.accumulation,
+        deterministic=t.deterministic,
+    )
+
+
+def arm_of(arm: Prepared | Baseline) -> p.Arm:
+    """Return an arm of a timing as the worker's protocol has it."""
+    return p.Reference() if isinstance(arm, Baseline) else implementation(arm.job, arm.binary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -36,11 +35,7 @@ class Machine:
 
 
 def this_machine(options: Options, *, kind: Literal["", "cpu", "cuda"] = "") -> Machine:
-    """Describe this machine as a target of `kind`, or as the options want it when `kind` is empty.
-
-    Raises:
-        AgentCompileError: the device or its compiler is missing (environment).
-    """
+    """Describe this machine as a target of `kind`, or as the options want it when `kind` is empty."""
     device = _device(options.target, kind)
     toolchain, target = _PROBES[backend_of(device).kind](device, options)
     store, hashes = Store(options.store), options.cache / "weights.json"
@@ -54,25 +49,19 @@ def _host(_: str, options: Options) -> tuple[Toolchain, Target]:
 
 def _gpu(device: str, _: Options) -> tuple[Toolchain, Target]:
     if visible_devices() == "":
-        raise AgentCompileError(
-            f"{device}: CUDA_VISIBLE_DEVICES is empty, which hides every GPU",
-            exit_code=ExitCode.ENVIRONMENT,
-            hint="unset it, or compile for the CPU: --target cpu",
-        )
+        text = f"{device}: CUDA_VISIBLE_DEVICES is empty, which hides every GPU"
+        hint = "unset it, or compile for the CPU: --target cpu"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
     toolchain = nvrtc_toolchain()
     return toolchain, probe.probe_cuda(device, toolchain=toolchain.name)
 
 
 _PROBES: Mapping[str, Callable[[str, Options], tuple[Toolchain, Target]]] = {"cpu": _host, "cuda": _gpu}
-_FIRST = {"cpu": "cpu", "cuda": "cuda:0"}
-"""Device of a kind that is given without an index."""
+_FIRST = {"cpu": "cpu", "cuda": "cuda:0"}  # device of a kind that is given without an index
 
 
 def _device(asked: str, kind: str) -> str:
-    """Return ``cpu`` or ``cuda:N``: the device `asked` for, or the first of `kind` when that is wanted.
-
-    With ``auto`` it is the first GPU, where there is one that can be used.
-    """
+    """Return ``cpu`` or ``cuda:N``: what is `asked` for, the first of `kind`, or for ``auto`` the first usable GPU."""
     if asked in BACKENDS or ":" in asked:
         return asked if kind in ("", backend_of(asked).kind) else _FIRST[kind]
     if kind:
@@ -84,21 +73,12 @@ def _device(asked: str, kind: str) -> str:
     return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
-@contextmanager
-def evaluator_of(machine: Machine, seed: int, steering: Steering | None = None) -> Iterator[WorkerEvaluator]:
-    """Yield the evaluator of this machine; its workers are killed when the block ends."""
-    evaluator = WorkerEvaluator(
-        machine.target,
-        store=machine.store.root,
-        toolchain=machine.toolchain,
-        device=machine.device,
-        seed=seed,
-        steering=steering,
+def evaluator_of(machine: Machine, seed: int, steering: Steering | None = None) -> WorkerEvaluator:
+    """Return the evaluator of this machine; its workers are killed when the block that it opens ends."""
+    store, toolchain, device = machine.store.root, machine.toolchain, machine.device
+    return WorkerEvaluator(
+        machine.target, store=store, toolchain=toolchain, device=device, seed=seed, steering=steering
     )
-    try:
-        yield evaluator
-    finally:
-        evaluator.close()
 
 
 def ceilings(machine: Machine, evaluator: WorkerEvaluator) -> Ceiling:

@@ -65,10 +65,7 @@ class TimeBudget:
 
 
 def floor_of(regions: int, left_s: float, others: int, cores: int) -> str:
-    """Return a warning with the least time of a search of `regions`; empty where `left_s` is ample.
-
-    `others` are threads of other processes that run on its `cores` now, and take a fair share of them.
-    """
+    """Return a warning with the least time of a search, empty where that is ample; `others` are other threads."""
     slower = (cores + others) / cores
     if left_s >= 2 * HEAD_S * regions * slower:
         return ""

@@ -52,10 +52,7 @@ def interval(timed: Callable[[], int]) -> Interval:
 
 
 class Others:
-    """Other processes' use of the machine's processors since this object was made.
-
-    Time that a hypervisor takes counts as another process's.
-    """
+    """Other processes' use of the machine's processors, and a hypervisor's, since this object was made."""
 
     def __init__(self) -> None:
         self._begin = _spent_s()

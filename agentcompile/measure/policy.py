@@ -45,11 +45,7 @@ class Policy:
     cache_multiple: int = 4
     """A rotation in DRAM covers at least this many last-level caches; one in that cache, this many private caches."""
     overwhelming: float = 0.5
-    """The log ratio beyond which an interval is claimed however many rounds were dropped.
-
-    `max_stretch`, the most that a kept round may be stretched by, is less than half of it, so that contention cannot
-    explain such a difference.
-    """
+    """The log ratio claimed whatever was dropped: over twice `max_stretch`, so that contention does not explain it."""
     overwhelming_disturbed: float = 1.1
     """The same log ratio where nearly all rounds were disturbed and all of them are used.
 
@@ -62,22 +58,13 @@ class Policy:
     max_wait_share: float = 0.02
     """An interval is disturbed when threads waited for a core longer than this share of it."""
     others_share: float = 0.05
-    """Share of the machine's processor time below which other processes are not blamed for waiting threads.
-
-    The threads then waited for those of this process and of PyTorch.
-    """
+    """Share of the machine's processor time below which waiting threads waited for our own and PyTorch's."""
     busy_wait_share: float = 0.1
-    """A round is called disturbed when threads waited for more than this share of an arm's kept intervals.
-
-    It is above `max_wait_share` because threads wake up and wait a little on a quiet machine, too.
-    """
+    """A round is disturbed above this share of an arm's intervals spent waiting; a little waiting is waking up."""
     retakes: int = 6
     """How often a disturbed interval is taken again at once, before the shortest of all is kept."""
     retaken_ns: int = 3_000_000
-    """The longest interval that is taken again.
-
-    Schedulers give a core away after some milliseconds, so beside busy neighbours no longer interval is undisturbed.
-    """
+    """The longest interval that is taken again: schedulers give a core away after some milliseconds anyway."""
     more_rounds: int = 2
     """While rounds are disturbed, at most this multiple of the planned rounds is added."""
     max_stretch: float = 0.25

@@ -7,7 +7,6 @@ bandwidth ceiling behind a roofline floor is measured at the same place.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -61,9 +60,6 @@ class Slots:
         """Allocate and fill so many slots that one launch on each reads `covers_bytes` in total, at least one slot.
 
         `MOST_DEVICE_BYTES` and `MOST_DEVICE_SLOTS` bound the slots on a GPU, `covers_bytes` those on the host.
-
-        Raises:
-            RuntimeError: memory ran out.
         """
         self._needs = {need.name: need for need in needs}
         self._offsets: dict[str, int] = {}
@@ -111,14 +107,3 @@ def _fill(view: torch.Tensor, need: Need, generator: torch.Generator) -> None:
 def block(nbytes: int, device: str = "cpu") -> torch.Tensor:
     """Allocate page-aligned memory as the runtime's arena does; on the host in huge pages where the system has them."""
     return backend_of(device).empty(nbytes, device, ALIGN_BYTES)
-
-
-def tensors(slots: Slots, slot: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
-    """Return the buffers of one slot that `shapes` names, as dense tensors of those shapes."""
-    views: dict[str, torch.Tensor] = {}
-    for name, shape in shapes.items():
-        count = 1
-        for dim in shape:
-            count *= dim
-        views[name] = slots.tensor(slot, name, count).view(shape)
-    return views

@@ -18,10 +18,8 @@ from agentcompile.measure.policy import Policy
 
 MIN_ROUNDS = 3
 """The fewest rounds that give a confidence interval; at least this many are taken, even when time is up."""
-_LONG = 4.0
-"""Batches longer than this multiple of `Policy.retaken_ns` give a rough time even when disturbed."""
-_SUDDEN = 4.0
-"""A batch that takes this multiple of its expected time is timed again."""
+_LONG = 4.0  # batches longer than this multiple of `Policy.retaken_ns` give a rough time even when disturbed
+_SUDDEN = 4.0  # a batch that takes this multiple of its expected time is timed again
 _LATE_TRIES, _TRIES, _MOST_TRIES = 2, 8, 24
 """Most tries of the doubling check: when time is up, for long intervals, and for short ones."""
 _PLAUSIBLE = (1.7, 2.3)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, stdev
+from typing import NamedTuple
 
 from agentcompile.ir.timing import Round, Samples, Timing
 from agentcompile.ir.trial import NO_INTERVAL, Comparison, Impossible, Measured, Measurement, NumericReport
@@ -25,8 +26,7 @@ CLEAR_ROUNDS = 5
 TIMES_KEPT = 32
 """Number of intervals that a measurement keeps: enough for a histogram, a tenth of what a trial takes on disk."""
 # A false clock stays near 1; a neighbour on the host was seen to halve and double the bandwidth within a second.
-_DOUBLING = (1.25, 4.0)
-"""The valid range of the time of a doubled batch over that of a single one."""
+_DOUBLING = (1.25, 4.0)  # the valid range of the time of a doubled batch over that of a single one
 _DOUBLING_DISTURBED = (1.1, 16.0)
 """The valid range where other processes were seen to take cores from only one of the two intervals."""
 
@@ -42,7 +42,6 @@ class Contrast:
     why: str
     """The reason for INCONCLUSIVE; empty otherwise."""
     rounds: int
-    """Number of rounds that were kept."""
     dropped: int
     disturbed: float
     """Share of all rounds in which one of the two arms was disturbed."""
@@ -58,9 +57,6 @@ def contrast(
 
     FASTER means mean − t(1 − alpha/(m·g), ν)·s/√n > ln(1 + claim), with m·g = `comparisons` the number of finalists
     times that of looks, planned beforehand.
-
-    Raises:
-        ValueError: one of the arms failed.
     """
     a, b = timing.live.index(arm), timing.live.index(baseline)
     counted = [_counted(process, a, b, claim=claim, policy=policy) for process in timing.processes]
@@ -104,7 +100,8 @@ def _overwhelming(
     The ratio is that of the quickest intervals, the least disturbed ones; its interval is as wide as that of all
     rounds, but narrow enough to exclude twice `claim`.
     """
-    every = _Estimate.of([_every(process, *arms) for process in timing.processes], level)
+    pairs = [[_pair(timed, *arms, process.batch) for timed in process.rounds] for process in timing.processes]
+    every = _Estimate.of(pairs, level)
     quickest = _Estimate.of(_quickest(timing, *arms), level)
     clear = every.rounds >= CLEAR_ROUNDS and abs(every.mean) - every.half > policy.overwhelming_disturbed
     if not clear or not every.agreed or every.mean * quickest.mean <= 0:
@@ -113,8 +110,7 @@ def _overwhelming(
     return replace(quickest, half=half, rounds=every.rounds, agreed=True) if half > 0 else None
 
 
-_Pair = tuple[float, float]
-"""The times of one launch in one round, in ns: of the arm and of its baseline."""
+_Pair = tuple[float, float]  # the times of one launch in one round, in ns: of the arm and of its baseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +127,6 @@ class _Estimate:
 
     @staticmethod
     def of(pairs: Sequence[Sequence[_Pair]], level: float) -> _Estimate:
-        """Estimate from `pairs`, the rounds that count of each process, at the significance `level`."""
         ratios = [[math.log(max(baseline, 1e-3) / max(arm, 1e-3)) for arm, baseline in part] for part in pairs]
         pooled = [ratio for process in ratios for ratio in process]
         mean = fmean(pooled) if pooled else 0.0
@@ -158,20 +153,9 @@ class _Estimate:
 
 
 def measurement(
-    timing: Timing,
-    arm: int,
-    baseline: int,
-    *,
-    bytes: int,
-    claim: float,
-    comparisons: int = 1,
-    policy: Policy = POLICY,
+    timing: Timing, arm: int, baseline: int, *, bytes: int, claim: float, comparisons: int = 1, policy: Policy = POLICY
 ) -> Measurement:
-    """Return the `Measurement` of one arm beside a baseline; `bytes` is what the region must move at least.
-
-    Raises:
-        ValueError: one of the arms failed.
-    """
+    """Return the `Measurement` of one arm beside a baseline; `bytes` is what the region must move at least."""
     found = contrast(timing, arm, baseline, claim=claim, comparisons=comparisons, policy=policy)
     taken = timing.per_launch_ns(arm)
     times = sorted(taken)
@@ -195,13 +179,7 @@ def measurement(
 
 
 def usual_ns(timing: Timing, arm: int, policy: Policy = POLICY) -> float:
-    """Return the undisturbed time of a launch: the median of the intervals without waiting, if there are enough.
-
-    Otherwise it is the lower quartile of all intervals, and 0 when there are none.
-
-    Raises:
-        ValueError: the arm failed.
-    """
+    """Return a launch's undisturbed time: the median of enough intervals without waiting, else a lower quartile."""
     at = timing.live.index(arm)
     taken = [
         (ns / process.batch, _waited(timed, at, policy))
@@ -236,10 +214,7 @@ def judged(
     comparisons: int,
     rounds: int = 0,
 ) -> Measured | Impossible:
-    """Return the verdict on an arm timed beside arm 0: `Impossible` for a time that the machine cannot reach.
-
-    `rounds` is the number of rounds that each process was to take.
-    """
+    """Return the verdict on an arm timed beside arm 0, `rounds` a process: `Impossible` below what can be reached."""
     found = measurement(timing, arm, 0, bytes=nbytes, claim=claim, comparisons=comparisons)
     found = replace(found, asked=rounds * found.processes)
     if impossible(found.median_ns, floor_ns):
@@ -247,8 +222,7 @@ def judged(
     return Measured(report=report, measurement=found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Counted:
+class _Counted(NamedTuple):
     """The rounds of one process that count in a comparison of two arms."""
 
     clean: list[_Pair]
@@ -260,7 +234,6 @@ class _Counted:
 
 
 def _counted(process: Samples, arm: int, baseline: int, *, claim: float, policy: Policy) -> _Counted:
-    """Sort the rounds of a process; `arm` and `baseline` are places in its rounds."""
     usual = {at: _usual_ns(process, at, policy) for at in (arm, baseline)}
     clean, apart, unsteady = list[_Pair](), list[_Pair](), 0
     for timed in process.rounds:
@@ -310,7 +283,6 @@ def share_disturbed(timing: Timing, arms: Collection[int], *, policy: Policy = P
 
 
 def _rounds_disturbed(process: Samples, arms: Collection[int], policy: Policy) -> int:
-    """Count the rounds of one process that are disturbed in the sense of `share_disturbed`."""
     longest_ns = process.turn_ns / (1.0 + policy.max_stretch)
     usual = {at: min(_usual_ns(process, at, policy), longest_ns) for at in arms} if process.turn_ns else {}
 
@@ -350,11 +322,6 @@ def _pair(timed: Round, arm: int, baseline: int, batch: int) -> _Pair:
     return sum(timed.intervals_ns[arm]) / 2 / batch, sum(timed.intervals_ns[baseline]) / 2 / batch
 
 
-def _every(process: Samples, arm: int, baseline: int) -> list[_Pair]:
-    """Return the pairs of all rounds, disturbed ones too."""
-    return [_pair(timed, arm, baseline, process.batch) for timed in process.rounds]
-
-
 def _half_width(ratios: Sequence[float], level: float) -> float:
     n = len(ratios)
     if n < MIN_ROUNDS:
@@ -373,7 +340,6 @@ def verdict(mean: float, half: float, claim: float) -> Comparison:
 
 
 def _broken(timing: Timing, arms: tuple[int, int], share: float, policy: Policy) -> str:
-    """Return why the clock cannot be trusted; empty when it can."""
     if any(min(pair) <= 0 for process in timing.processes for timed in process.rounds for pair in timed.intervals_ns):
         return "the clock does not measure: it stood still"
     least, most = _DOUBLING if share <= policy.max_dropped else _DOUBLING_DISTURBED
@@ -388,7 +354,6 @@ def _broken(timing: Timing, arms: tuple[int, int], share: float, policy: Policy)
 
 
 def _too_few(pairs: Sequence[Sequence[_Pair]], unsteady: int, total: int, policy: Policy) -> str:
-    """Return why the rounds that count do not allow a claim; empty when they do."""
     kept = sum(len(process) for process in pairs)
     if unsteady > policy.max_dropped * total:
         return f"{unsteady} of {total} rounds were stretched by something else than waiting for a core"

@@ -34,7 +34,6 @@ def _fraction(a: float, b: float, x: float) -> float:
 
 
 def _away(value: float) -> float:
-    """Return `value`, or a tiny number in place of one too close to zero, for use as a denominator."""
     return value if abs(value) > _TINY else _TINY
 
 

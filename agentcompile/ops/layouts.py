@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from agentcompile.ops.reference import DTYPES
+
 Shape = tuple[int, ...]
 
 
@@ -19,17 +21,12 @@ Shape = tuple[int, ...]
 class Layout:
     """One resident layout of a weight."""
 
-    about: str
     pack: Callable[[torch.Tensor], torch.Tensor]
-    """Packs a dense row-major tensor into a flat one. The row-major layout's result may share the memory of its
-    argument.
-    """
+    """Packs a dense row-major tensor into a flat one; that of the row-major layout may share its memory."""
     unpack: Callable[[torch.Tensor, Shape], torch.Tensor]
     """Turns the flat tensor and the logical shape into a row-major tensor of that shape."""
     take: Callable[[torch.Tensor, torch.Tensor, Shape], torch.Tensor]
-    """Returns rows [*rows, K] from the flat tensor, row indices (int64, any shape) and the logical shape [N, K]. Raises
-    IndexError for a row outside 0 … N - 1.
-    """
+    """Returns rows [*rows, K] of the flat tensor by int64 indices and shape [N, K]; IndexError outside 0 … N - 1."""
     numel: Callable[[Shape], int]
     """Returns the number of elements of the flat tensor for a logical shape, padding included."""
     dtypes: tuple[torch.dtype, ...] = ()
@@ -37,22 +34,15 @@ class Layout:
     matrix: bool = True
     """Whether the layout takes two-dimensional tensors only."""
     products: tuple[torch.dtype, ...] = ()
-    """The dtypes for which `runtime.packed` multiplies with the packed weight directly; other dtypes are unpacked
-    first.
-    """
+    """The dtypes for which `runtime.packed` multiplies with the packed weight; others are unpacked first."""
 
     def applies(self, shape: Shape, dtype: torch.dtype) -> bool:
         """Return whether the layout can hold a tensor of this shape and dtype."""
         return (len(shape) == 2 or not self.matrix) and (not self.dtypes or dtype in self.dtypes)
 
 
-def _tiled(
-    rows: int, group: int, about: str, dtypes: tuple[torch.dtype, ...], products: tuple[torch.dtype, ...]
-) -> Layout:
-    """Make the layout [N, K] -> [ceil(N / rows)][ceil(K / group)][rows][group], zero-padded.
-
-    In memory `group` neighbours of one row are followed by those of the next row of the tile.
-    """
+def _tiled(rows: int, group: int, dtypes: tuple[torch.dtype, ...], products: tuple[torch.dtype, ...]) -> Layout:
+    """Make the layout [N, K] -> [ceil(N / rows)][ceil(K / group)][rows][group], zero-padded."""
 
     def grid(shape: Shape) -> tuple[int, int]:
         if len(shape) != 2:
@@ -87,7 +77,7 @@ def _tiled(
         tiles, groups = grid(shape)
         return tiles * groups * rows * group
 
-    return Layout(about=about, pack=pack, unpack=unpack, take=take, numel=numel, dtypes=dtypes, products=products)
+    return Layout(pack=pack, unpack=unpack, take=take, numel=numel, dtypes=dtypes, products=products)
 
 
 def _words(tensor: torch.Tensor, group: int) -> torch.Tensor:
@@ -99,40 +89,27 @@ def _words(tensor: torch.Tensor, group: int) -> torch.Tensor:
 
 
 LAYOUTS: dict[str, Layout] = {
-    "row-major": Layout(
-        about="As in the checkpoint: rows one after another.",
+    "row-major": Layout(  # as in the checkpoint: rows one after another
         pack=lambda tensor: tensor.reshape(-1),
         unpack=lambda flat, shape: flat.view(shape),
         take=lambda flat, wanted, shape: torch.nn.functional.embedding(wanted, flat.view(shape)),
         numel=math.prod,
         matrix=False,
     ),
-    "rows16-k2": _tiled(
-        16,
-        2,
-        "Tiles of 16 rows, two neighbours of each row at a time: one 512-bit vector of 16-bit pairs, a lane a row.",
-        (torch.bfloat16, torch.float16),
-        (torch.bfloat16,),
-    ),
-    "rows16-k1": _tiled(
-        16,
-        1,
-        "Tiles of 16 rows, one element of each at a time: one 512-bit vector of floats, a lane a row.",
-        (torch.float32,),
-        (torch.float32,),
-    ),
+    # Tiles of 16 rows, two neighbours of each row at a time: one 512-bit vector of 16-bit pairs, a lane a row.
+    "rows16-k2": _tiled(16, 2, (torch.bfloat16, torch.float16), (torch.bfloat16,)),
+    # Tiles of 16 rows, one element of each at a time: one 512-bit vector of floats, a lane a row.
+    "rows16-k1": _tiled(16, 1, (torch.float32,), (torch.float32,)),
 }
 """Every layout by name. Templates, plans and lockfiles use these names."""
-
-_TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
 def multiplied(name: str, dtype: str) -> bool:
     """Return whether prefill products read a weight in layout `name` and graph dtype `dtype` without unpacking it."""
-    return _TORCH.get(dtype, torch.int64) in LAYOUTS[name].products
+    return DTYPES.get(dtype, torch.int64) in LAYOUTS[name].products
 
 
 def fits(name: str, shape: tuple[int | str, ...], dtype: str) -> bool:
     """Return whether layout `name` can hold a tensor of this shape and graph dtype."""
     sizes = tuple(dim for dim in shape if isinstance(dim, int))
-    return name in LAYOUTS and len(sizes) == len(shape) and LAYOUTS[name].applies(sizes, _TORCH.get(dtype, torch.int64))
+    return name in LAYOUTS and len(sizes) == len(shape) and LAYOUTS[name].applies(sizes, DTYPES.get(dtype, torch.int64))

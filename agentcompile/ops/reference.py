@@ -116,8 +116,6 @@ OPERATORS: dict[str, Operator] = {
 }
 """Every normalised operator. Tensors are passed by position in order, the values of `keywords` by keyword."""
 
-SYMBOLS = ("token", "position", "activation")
-
 
 def keywords(graph: Graph, node: Node) -> dict[str, Any]:
     """Return the keyword arguments of an operator: its attributes, and what only the declared shapes tell."""
@@ -169,11 +167,7 @@ class Interpreter:
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run the graph on inputs by value id and return its outputs by name.
-
-        Raises:
-            KeyError: an input is missing.
-        """
+        """Run the graph on inputs by value id and return its outputs by name."""
         env: list[Any] = [None] * (len(self._slots) + 1)
         env[-1] = self._tokens(inputs)
         for name, slot in self._inputs:
@@ -240,7 +234,6 @@ class Interpreter:
 
 
 def _dying(node: Node, index: int, last: Mapping[str, int], kept: set[str]) -> list[str]:
-    """Return the values that no later node reads."""
     seen = dict.fromkeys([use.value for use in node.inputs] + list(node.outputs))
     return [v for v in seen if last.get(v, -1) <= index and v not in kept]
 

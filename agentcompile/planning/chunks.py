@@ -25,9 +25,8 @@ from agentcompile.ops.layouts import fits
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.schedule import schedule
 from agentcompile.runtime.last import for_one
-from agentcompile.runtime.lengths import LENGTHS, PADDED, PIECES, served
 from agentcompile.runtime.lower import lower
-from agentcompile.runtime.pieces import in_pieces
+from agentcompile.runtime.pieces import LENGTHS, PADDED, PIECES, in_pieces, served
 from agentcompile.tuning.partitions import open_ended
 
 Place = tuple[str, frozenset[str]]

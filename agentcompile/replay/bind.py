@@ -82,8 +82,7 @@ def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
     from agentcompile.checkpoint import Checkpoint
     from agentcompile.runtime.device_batch import DeviceBatch
     from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
-    from agentcompile.runtime.device_errors import on_device
-    from agentcompile.runtime.device_step import DeviceStep, advance_source, overlaps_launches
+    from agentcompile.runtime.device_step import DeviceStep, advance_source, on_device, overlaps_launches
     from agentcompile.runtime.driver import Module
     from agentcompile.runtime.memory import Memory
     from agentcompile.runtime.regimes import Regimes

@@ -12,16 +12,6 @@ from agentcompile.backends import backend_of
 ALIGN = 64
 """The alignment in bytes: a cache line and a full-width vector register."""
 
-TORCH_DTYPES: dict[str, torch.dtype] = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp32": torch.float32,
-    "fp64": torch.float64,
-    "int64": torch.int64,
-    "int32": torch.int32,
-    "bool": torch.bool,
-}
-
 
 def aligned(nbytes: int) -> int:
     """Round a size up to `ALIGN` bytes."""
@@ -42,11 +32,7 @@ class Arena:
         return self._bytes.numel()
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Carve the next aligned tensor.
-
-        Raises:
-            MemoryError: the arena is full.
-        """
+        """Carve the next aligned tensor; MemoryError when the arena is full."""
         tensor = self.view(self._next, shape, dtype)
         self._next += aligned(tensor.numel() * tensor.element_size())
         return tensor

@@ -107,10 +107,7 @@ class Batches:
     def _seat(
         self, index: int, ids: Sequence[int], steps: Seats, request: Request, done: dict[int, Completion]
     ) -> None:
-        """Prefill a prompt and give it the highest free seat.
-
-        The first seat is given last: while it is taken, every later prefill must copy its cache away and back.
-        """
+        """Prefill a prompt into the highest free seat: while the first is taken, prefills copy its cache away."""
         stream = TextStream(self._tokenizer, request.stop) if self._tokenizer is not None else None
         made = _Sequence(index=index, ids=ids, begun=time.perf_counter(), stream=stream)
         seat = max(set(range(steps.seats)) - set(self._seated))
@@ -142,7 +139,6 @@ class Batches:
         steps.sit(seat, token, made.position, request.sampling, first=first, logprobs=request.logprobs)
 
     def _put_aside(self) -> list[torch.Tensor]:
-        """Copy the first seat's cache up to its position, and its token and position."""
         used = self._seated[0].position
         states = [state[0, :, :used].clone() for state in self._memory.states()]
         return [*states, self._memory.token.clone(), self._memory.position.clone()]
@@ -171,12 +167,10 @@ class Batches:
                 fewer.rise(seat)
 
     def _advance(self, steps: Seats, chunk: int, request: Request, done: dict[int, Completion]) -> int:
-        """Run a chunk of decode steps for all sequences and return how many steps the next chunk may have.
-
-        Sequences that end free their seats.
-        """
-        least = min(self._room(made, request) for made in self._seated.values())
-        count = min(chunk, least)
+        """Run a chunk of decode steps for all sequences; return how many steps the next chunk may have."""
+        most = request.max_new_tokens  # a sequence has room for one token at least, since it would have ended otherwise
+        room = (min(most - len(one.tokens), self._info.context - one.position) for one in self._seated.values())
+        count = min(chunk, *room)
         begin = time.perf_counter()
         firsts = [(seat, made.position) for seat, made in self._seated.items()]
         found = steps.steps(count, firsts)
@@ -190,12 +184,7 @@ class Batches:
                 steps.rise(seat)
         return max(1, min(2 * chunk, round(count * STREAM_S / max(now - begin, 1e-6))))
 
-    def _room(self, made: _Sequence, request: Request) -> int:
-        """Return how many tokens a sequence may still make; at least 1, since it would have ended otherwise."""
-        return min(request.max_new_tokens - len(made.tokens), self._info.context - made.position)
-
     def _take(self, made: _Sequence, tokens: Sequence[int], logprobs: Sequence[float], request: Request) -> None:
-        """Append new tokens to a sequence, up to the one that ends it."""
         for at, token in enumerate(tokens):
             made.tokens.append(token)
             made.logprobs += logprobs[at : at + 1]

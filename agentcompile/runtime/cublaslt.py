@@ -25,8 +25,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import Use, concrete
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Params
-from agentcompile.ops.reference import Operator, apply_views
-from agentcompile.runtime.arena import TORCH_DTYPES
+from agentcompile.ops.reference import DTYPES, Operator, apply_views
 
 ASKED = 8
 """The number of algorithms asked of the heuristic: the ranks that a template may name."""
@@ -100,11 +99,6 @@ class Lt:
     """cuBLASLt on one device: `library` has its entry points, `stream` returns the stream to launch products on."""
 
     def __init__(self, library: ctypes.CDLL, stream: Callable[[], int]) -> None:
-        """Set the entry points' types and create a cuBLASLt handle.
-
-        Raises:
-            AgentCompileError: `library` lacks an entry point or the handle cannot be created.
-        """
         self.stream = stream
         self._library = library
         try:
@@ -145,11 +139,6 @@ class Product:
     """One problem with its descriptors and the algorithm of one rank; not for two threads at once."""
 
     def __init__(self, lt: Lt, problem: Problem, rank: int) -> None:
-        """Create the descriptors and choose the algorithm of rank `rank`.
-
-        Raises:
-            AgentCompileError: the type is not a 16-bit float, or cuBLASLt has no algorithm of that rank.
-        """
         kind = _TYPES.get(problem.dtype)
         if kind is None:
             raise AgentCompileError(f"cublaslt.linear: {problem}: not of a 16-bit type", hint=_HINT)
@@ -187,26 +176,11 @@ class Product:
         workspace = x.new_empty(self.workspace_bytes, dtype=torch.uint8) if self.workspace_bytes else None
         if b is not None:
             self._point_at_bias(b.data_ptr())
-        of = self._layouts
-        self._lt.call(
-            "cublasLtMatmul",
-            self._lt.handle,
-            self._desc,
-            ctypes.byref(self._one),
-            w.data_ptr(),
-            of["w"],
-            x.data_ptr(),
-            of["x"],
-            ctypes.byref(self._zero),
-            y.data_ptr(),
-            of["y"],
-            y.data_ptr(),
-            of["y"],
-            ctypes.byref(self._chosen.algorithm),
-            0 if workspace is None else workspace.data_ptr(),
-            self.workspace_bytes,
-            self._lt.stream(),
-        )
+        of, out = self._layouts, (y.data_ptr(), self._layouts["y"])
+        factors = (ctypes.byref(self._one), w.data_ptr(), of["w"], x.data_ptr(), of["x"])
+        room = (0 if workspace is None else workspace.data_ptr(), self.workspace_bytes)
+        results = (ctypes.byref(self._zero), *out, *out, ctypes.byref(self._chosen.algorithm))
+        self._lt.call("cublasLtMatmul", self._lt.handle, self._desc, *factors, *results, *room, self._lt.stream())
         return y
 
     def _point_at_bias(self, address: int) -> None:
@@ -226,20 +200,9 @@ class Product:
             for attribute, value in wanted.items():
                 lt.set("MatmulPreference", preference, attribute, value)
             results, count = (_Result * ASKED)(), ctypes.c_int()
-            lt.call(
-                "cublasLtMatmulAlgoGetHeuristic",
-                lt.handle,
-                self._desc,
-                of["w"],
-                of["x"],
-                of["y"],
-                of["y"],
-                preference,
-                ASKED,
-                results,
-                ctypes.byref(count),
-                allowed=(_NOT_SUPPORTED,),
-            )
+            problem = (lt.handle, self._desc, *(of[name] for name in "wxyy"), preference)
+            found = (ASKED, results, ctypes.byref(count))
+            lt.call("cublasLtMatmulAlgoGetHeuristic", *problem, *found, allowed=(_NOT_SUPPORTED,))
         finally:
             _destroy(lt, own)
         return results, count.value
@@ -269,22 +232,14 @@ class Linear:
         self._products: dict[Problem, Product] = {}
 
     def __call__(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-        """Compute `linear` of these operands.
-
-        Raises:
-            AgentCompileError: as for `prepare`, or when cuBLASLt refuses to run.
-        """
+        """Compute `linear` of these operands."""
         flat, dense = _aligned(x.reshape(-1, w.shape[1])), _aligned(w)
         bias = None if b is None else _aligned(b)
         y = self._product(_problem(flat, dense, bias)).run(flat, dense, bias)
         return y.view(*x.shape[:-1], w.shape[0])
 
     def prepare(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> None:
-        """Choose the algorithm for operands of these shapes; they may be meta tensors without memory.
-
-        Raises:
-            AgentCompileError: the operands have several types, or no algorithm has this rank.
-        """
+        """Choose the algorithm for operands of these shapes; they may be meta tensors without memory."""
         self._product(_problem(x.reshape(-1, w.shape[1]), w, b))
 
     def _product(self, problem: Problem) -> Product:
@@ -308,20 +263,13 @@ def _aligned(operand: torch.Tensor) -> torch.Tensor:
 
 
 def operators(region: Region, settings: Params, lt: Lt | None = None) -> Mapping[str, Operator]:
-    """Return `linear` for `region` with every algorithm already chosen.
-
-    `lt` is cuBLASLt on the current device unless given.
-
-    Raises:
-        AgentCompileError: ALGO is no rank, cuBLASLt is not there, or it has no algorithm of that rank.
-    """
+    """Return `linear` for `region` with every algorithm already chosen, by `lt` or else on the current device."""
     linear = Linear(lt or _here(), rank_of(settings))
     table, tokens = region.body.table(), dict(region.dims).get("tokens", 1)
 
     def seen(use: Use) -> torch.Tensor:
-        """Return a meta tensor with the shape and type that the operator gets."""
         value = table[use.value]
-        bare = torch.empty(concrete(value.shape, tokens), dtype=TORCH_DTYPES[value.dtype], device="meta")
+        bare = torch.empty(concrete(value.shape, tokens), dtype=DTYPES[value.dtype], device="meta")
         return apply_views(bare, use.views, tokens)
 
     for node in region.body.nodes:
@@ -344,9 +292,8 @@ def rank_of(settings: Params) -> int:
 
 def _here() -> Lt:
     if not torch.cuda.is_available():
-        raise AgentCompileError(
-            "cublaslt.linear runs on CUDA devices alone", hint="name a CUDA device: --target cuda:0"
-        )
+        hint = "name a CUDA device: --target cuda:0"
+        raise AgentCompileError("cublaslt.linear runs on CUDA devices alone", hint=hint)
     return _on_device(torch.cuda.current_device())
 
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from agentcompile.ir.template import Source
-from agentcompile.runtime.device_errors import on_device
 from agentcompile.runtime.device_sampling import DeviceSampler
-from agentcompile.runtime.device_step import DeviceStep, Unrolled, enqueued
+from agentcompile.runtime.device_step import DeviceStep, Unrolled, enqueued, on_device
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.sampling import Sampling
@@ -71,11 +70,7 @@ class DeviceBatch:
         self._drawn.pop(seat, None)
 
     def steps(self, count: int, firsts: Sequence[tuple[int, int]]) -> list[tuple[list[int], list[float]]]:
-        """Make `count` tokens in every taken seat and return those of the seats in `firsts`.
-
-        `firsts` are pairs (seat, its present position). Each result is the seat's tokens and their log-probabilities,
-        which are valid only where they were asked for.
-        """
+        """Make `count` tokens in every taken seat; return those of pairs (seat, position), with log-probabilities."""
         with on_device(f"decode steps of {self.seats} sequences"):
             self._moving.run(count, any(self._drawn.values()))
             tokens = torch.stack([self._history[seat, at : at + count] for seat, at in firsts]).tolist()

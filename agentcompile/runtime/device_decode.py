@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import torch
 
@@ -12,13 +11,13 @@ from agentcompile.backends import backend_of
 from agentcompile.ir.program import Program
 from agentcompile.ir.template import Source
 from agentcompile.runtime.arena import Arena
-from agentcompile.runtime.device_errors import on_device
 from agentcompile.runtime.device_sampling import DeviceSampler
-from agentcompile.runtime.device_step import DeviceStep, Unrolled, advance_source, captured, enqueued
+from agentcompile.runtime.device_step import DeviceStep, Unrolled, advance_source, captured, enqueued, on_device
 from agentcompile.runtime.driver import Call, Module
-from agentcompile.runtime.lengths import LENGTHS, PADDED, served
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Made, StopReason
+from agentcompile.runtime.pieces import LENGTHS, PADDED, served
+from agentcompile.runtime.regimes import Regimes
 from agentcompile.runtime.sampling import Sampling, greatest
 
 
@@ -61,8 +60,7 @@ class DeviceDecode:
         self._tokens_here = torch.zeros(context + 1, dtype=torch.int64, pin_memory=backend.queued)
         self._logprobs_here = torch.zeros(context + 1, dtype=torch.float32, pin_memory=backend.queued)
         self._arrived = backend.event()
-        self._ahead = 0
-        """The number of steps queued behind the last token that was returned."""
+        self._ahead = 0  # the number of steps queued behind the last token that was returned
         self._still: torch.cuda.CUDAGraph | None = None
         self._moving = Unrolled(lambda steps, _: step.graph(steps, then=self._ended))
         self._drawing = self._noting = False
@@ -80,10 +78,7 @@ class DeviceDecode:
         return DeviceLoop(self, frozenset(stop_ids), min(context, self.context))
 
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
-        """Set the sampling for the next tokens and drop steps that were queued ahead.
-
-        Returns False when the sampling needs a sampler and there is none.
-        """
+        """Set the sampling of the next tokens and drop steps queued ahead; False when a sampler is missing."""
         self._ahead = 0
         self._drawing, self._noting = not sampling.greedy or logprobs, logprobs
         if self._drawing and self._sampler is not None:
@@ -91,11 +86,7 @@ class DeviceDecode:
         return not self._drawing or self._sampler is not None
 
     def draw(self, logits: torch.Tensor, at: int, *, ahead: bool) -> tuple[list[int], list[float]] | None:
-        """Choose the token from the logits [vocab] of position `at`; return it as `advance` does.
-
-        Memory then holds that token at position `at + 1`. None when the logits' shape, type or device is not the
-        step's.
-        """
+        """Choose position `at`'s token from logits [vocab] and stand behind it; None if they are unlike the step's."""
         own = self._step.logits
         if (logits.shape, logits.dtype, logits.device) != (own.shape, own.dtype, own.device):
             return None
@@ -133,7 +124,6 @@ class DeviceDecode:
         return self._tokens_here[:count].tolist(), self._logprobs_here[:count].tolist() if self._noting else []
 
     def _ended(self) -> None:
-        """Enqueue what follows each step of a generation: sampling, if tokens are drawn, and the advance kernel."""
         if self._drawing and self._sampler is not None:
             self._sampler.enqueue()
         self._advance()
@@ -155,10 +145,7 @@ class DeviceLoop:
         return self._decode.begin(sampling, first=first, logprobs=logprobs)
 
     def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
-        """Choose the token from the logits [vocab] of a prompt's last token, at position `at`.
-
-        None when the logits' shape, type or device is not the step's.
-        """
+        """Choose the token from a prompt's last logits [vocab], at `at`; None when they are not like the step's."""
         drawn = self._decode.draw(logits, at, ahead=more and at + 1 < self._context)
         return None if drawn is None else Made(tokens=tuple(drawn[0]), reason="limit", logprobs=tuple(drawn[1]))
 
@@ -174,20 +161,6 @@ class DeviceLoop:
                 return Made(tokens=tuple(tokens[: index + 1]), reason="stop", logprobs=tuple(noted[: index + 1]))
         reason: StopReason = "context" if len(tokens) >= room else "limit"
         return Made(tokens=tuple(tokens), reason=reason, logprobs=tuple(noted))
-
-
-class Positioned(Protocol):
-    """A decode step that can be put at any position of the cache."""
-
-    @property
-    def context(self) -> int:
-        """The number of cache slots."""
-
-    def rewind(self, token: int, position: int) -> None:
-        """Set the position to `position` with `token` to be read next."""
-
-    def again(self) -> torch.Tensor:
-        """Run one step at the present position and return the logits [vocab]."""
 
 
 Bound = tuple[Program, Mapping[str, Module]]
@@ -206,7 +179,7 @@ class DevicePrefill:
         self,
         programs: Callable[[int], Bound],
         memory: Memory,
-        decode: Positioned,
+        decode: DeviceDecode | Regimes,
         *,
         capacity: int,
         overlap: bool,
@@ -218,14 +191,12 @@ class DevicePrefill:
         self.capacity, self._lengths = capacity, served(capacity)
         self._programs, self._memory, self._decode, self._overlap = programs, memory, decode, overlap
         self._known: dict[int, Bound] = {}
-        self._token = torch.zeros(capacity, dtype=torch.int64, device=memory.device)
+        self._token, self._position = (torch.zeros(capacity, dtype=torch.int64, device=memory.device) for _ in range(2))
         self._row = torch.zeros(1, dtype=torch.int64, device=memory.device)
-        self._position = torch.zeros(capacity, dtype=torch.int64, device=memory.device)
         self._backend = backend_of(memory.device)
         self._staged = torch.zeros(capacity, dtype=torch.int64, pin_memory=self._backend.queued)
         self._sent = self._backend.event()
-        self._stand = range(0)
-        """The consecutive positions that `_position` holds at its start."""
+        self._stand = range(0)  # the consecutive positions that `_position` holds at its start
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, DeviceStep]] = {}
         self._arena: Arena | None = None
         self._pool = self._backend.graph_pool()
@@ -250,7 +221,6 @@ class DevicePrefill:
         return logits
 
     def _chunk(self, tokens: torch.Tensor, first: int) -> torch.Tensor:
-        """Run one chunk from position `first` by a single graph, or without one at the end of the cache; see `run`."""
         count = tokens.numel()
         length = next(length for length in self._lengths if count <= length)
         with on_device(f"a prompt's chunk of {length} tokens"):

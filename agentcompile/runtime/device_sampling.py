@@ -38,15 +38,12 @@ MAX_VOCAB = 300_000
 MAX_ROWS = 65_535
 """The largest second extent of a grid."""
 _TEXTS = ("sample_keys.cuh", "sample.cu")
-_FORMATS = {"bf16": (2, 8), "fp16": (2, 5), "fp32": (4, 8)}
-"""Bytes and exponent bits of a logit, by type."""
+_FORMATS = {"bf16": (2, 8), "fp16": (2, 5), "fp32": (4, 8)}  # bytes and exponent bits of a logit, by type
 _DTYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 _THREADS = 1024
-_CLUSTER = 8
-"""Blocks of a cluster: the most that every device with clusters allows."""
+_CLUSTER = 8  # blocks of a cluster: the most that every device with clusters allows
 _HISTOGRAM_BYTES = 2 * 256 * 32 * 4
-_SETTINGS = struct.Struct("<QqQqfi")
-"""The layout of the structure `Settings` in sample.cu."""
+_SETTINGS = struct.Struct("<QqQqfi")  # the layout of the structure `Settings` in sample.cu
 _WHOLE = 1 << 63
 
 
@@ -88,10 +85,7 @@ def _logits(rows: int, vocab: int, dtype: str) -> str:
 
 
 def packed(sampling: Sampling, *, first: int, slots: int = 0) -> bytes:
-    """Pack the settings as the kernel reads them.
-
-    `slots` is the number of log-probabilities that have room. A temperature below 1e-45 becomes 0.
-    """
+    """Pack the settings as the kernel reads them, with room for `slots` log-probabilities; below 1e-45 it is greedy."""
     top_p = math.ceil(sampling.top_p * _WHOLE)  # a power of two: the product is exact
     seed = sampling.seed & (1 << 64) - 1
     top_k = min(sampling.top_k, MAX_VOCAB)
@@ -99,10 +93,7 @@ def packed(sampling: Sampling, *, first: int, slots: int = 0) -> bytes:
 
 
 class DeviceSampler:
-    """The sampling kernel bound to one step's tensors.
-
-    Its settings lie on the device, so that a captured launch serves any of them.
-    """
+    """The sampling kernel bound to one step's tensors; its settings lie on the device: a captured launch serves any."""
 
     def __init__(
         self,

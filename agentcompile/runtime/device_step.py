@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from agentcompile.backends import backend_of
+from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ops.attention import rehearsing
-from agentcompile.runtime.arena import TORCH_DTYPES, Arena, aligned
+from agentcompile.ops.reference import DTYPES
+from agentcompile.runtime.arena import Arena, aligned
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.merging import merged
@@ -40,11 +43,7 @@ Fed = tuple[torch.Tensor, torch.Tensor]
 
 
 def advance_source(arch: str, seats: int = 1, slots: int = 0) -> Source:
-    """Return the kernel that ends a decode step: it notes the tokens that were made and moves the positions on.
-
-    With several `seats` each has room for `slots` tokens, and those that are not `live` do not move; without a `live`
-    tensor all move.
-    """
+    """Return the kernel that ends a step: it notes the `seats`' tokens, `slots` each, and moves the `live` ones on."""
     arguments = ("positions", "tokens", "live", "history")
     launch = Launch(entry="advance", arguments=arguments, grid=("1",), block=(str(seats),), pdl=True)
     text = f"constexpr long long SLOTS = {slots};\n{_ADVANCE}"
@@ -149,7 +148,7 @@ class DeviceStep:
             return self._memory.resident(buffer)
         if buffer.name not in self._fixed:
             return None
-        dtype = TORCH_DTYPES[buffer.dtype]
+        dtype = DTYPES[buffer.dtype]
         if buffer.zeroed and self._shared:  # its contents outlive a run, and other programs write to a shared arena
             return torch.zeros(shape, dtype=dtype, device=self._memory.device)
         view = self._arena.view(buffer.offset, shape, dtype)
@@ -159,11 +158,10 @@ class DeviceStep:
         """Return a scratch tensor that all layers use in turn: behind the activations, if the arena has room there."""
         if (shape, dtype) not in self._spare:
             begin = aligned(self.program.arena_bytes)
-            fits = begin + math.prod(shape) * dtype.itemsize <= self._arena.nbytes and not self._spare
-            view = self._arena.view(begin, shape, dtype) if fits else None
-            self._spare[shape, dtype] = (
-                torch.empty(shape, dtype=dtype, device=self._memory.device) if view is None else view
-            )
+            if begin + math.prod(shape) * dtype.itemsize <= self._arena.nbytes and not self._spare:
+                self._spare[shape, dtype] = self._arena.view(begin, shape, dtype)
+            else:
+                self._spare[shape, dtype] = torch.empty(shape, dtype=dtype, device=self._memory.device)
         return self._spare[shape, dtype]
 
     def _native(self, call: NativeCall, module: Module, overlap: bool) -> Action:
@@ -184,10 +182,7 @@ def first_chunk(program: Program, memory: Memory, modules: Mapping[str, Module],
 
 
 class Unrolled:
-    """Graphs of one step and of `UNROLL` steps, captured when first needed, which together make any number of steps.
-
-    `capture(steps, way)` captures a graph of `steps` steps in one of two ways.
-    """
+    """Graphs of one step and of `UNROLL` steps, made by `capture(steps, way)` when needed, for any number of steps."""
 
     def __init__(self, capture: Callable[[int, bool], torch.cuda.CUDAGraph]) -> None:
         self._capture = capture
@@ -209,10 +204,7 @@ def enqueued(call: Call) -> Action:
 
 @functools.cache
 def _side_stream(device: int) -> torch.cuda.Stream:
-    """Return the stream on which a device's graphs are captured.
-
-    There is one per device, as PyTorch keeps a matrix workspace for every stream it has seen.
-    """
+    """Return the stream of a device's captures: one only, as PyTorch keeps a matrix workspace for every stream."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
@@ -238,3 +230,29 @@ def captured(body: Action, *, times: int = 1, pool: Any = None, before: Action |
             made.capture_end()
     torch.cuda.current_stream().wait_stream(side)
     return made
+
+
+@contextmanager
+def on_device(what: str) -> Iterator[None]:
+    """Turn GPU failures inside the `with` block into errors that name `what` was done; other exceptions pass through.
+
+    Raises:
+        AgentCompileError: the GPU is out of memory, or the device or its driver failed (environment).
+        RuntimeError: any other error of PyTorch, passed through.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        text = f"{what}: the GPU is out of memory ({_first_line(error)})"
+        hint = "close what else uses it (`agentcompile doctor` names it), or compile with a smaller --context"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
+    except RuntimeError as error:
+        if "CUDA error" not in str(error) and "CUDA driver" not in str(error):
+            raise
+        text = f"{what}: the GPU failed ({_first_line(error)})"
+        hint = "start again: a process cannot use a device on after such an error; `agentcompile doctor` shows it"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0][:200]

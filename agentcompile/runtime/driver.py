@@ -22,8 +22,7 @@ from agentcompile.system.cubins import ANY, unpack
 _DEFAULT_SHARED_BYTES = 48 << 10
 _PORTABLE_CLUSTER = 8
 """The largest cluster, in blocks, that every device with clusters runs; larger ones must be allowed per kernel."""
-_ALL_SHARED = 100
-"""The preferred shared memory in percent of what L1 cache and shared memory have together."""
+_ALL_SHARED = 100  # the preferred shared memory in percent of what L1 cache and shared memory have together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +47,6 @@ class Module:
     """A cubin, or a file of several, loaded into the current context; it stays loaded as long as the process."""
 
     def __init__(self, path: Path) -> None:
-        """Load `path`.
-
-        Raises:
-            AgentCompileError: the driver refuses the file (environment).
-        """
         self.path = path
         self._entries: dict[str, Entry] = {}
         _primary_context()
@@ -80,23 +74,20 @@ class Module:
         nbytes = entry.shared_bytes + shared_bytes
         if nbytes > _DEFAULT_SHARED_BYTES:
             attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            _checked(
-                driver.cuFuncSetAttribute(entry.function, attribute, nbytes),
-                f"{self.path}: {name}: {nbytes} bytes of shared memory",
-            )
+            allowed = driver.cuFuncSetAttribute(entry.function, attribute, nbytes)
+            _checked(allowed, f"{self.path}: {name}: {nbytes} bytes of shared memory")
         return entry
 
 
 def _allow_clusters(function: Any, name: str) -> None:
     """Allow a function the cluster size that its code requires, when it is over the portable one."""
     driver, attributes = _driver(), _driver().CUfunction_attribute
+    extents = [
+        getattr(attributes, f"CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_{side}") for side in ("WIDTH", "HEIGHT", "DEPTH")
+    ]
     wide = [
         _checked(driver.cuFuncGetAttribute(extent, function), f"{name}: the driver does not say what clusters it has")
-        for extent in (
-            attributes.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH,
-            attributes.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
-            attributes.CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH,
-        )
+        for extent in extents
     ]
     if math.prod(max(int(extent), 1) for extent in wide) > _PORTABLE_CLUSTER:
         allowed = driver.cuFuncSetAttribute(function, attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
@@ -126,11 +117,7 @@ class Call:
 
     @staticmethod
     def of(module: Module, launch: Launch, pointers: Sequence[int], *, dependent: bool) -> Call:
-        """Bind `launch`, whose geometry is numbers, to `pointers`.
-
-        `dependent`: start while the preceding kernel is still running, where both take part in programmatic dependent
-        launch (compute capability 9.0 and later).
-        """
+        """Bind `launch` to `pointers`; `dependent`: it may start while the one before runs (capability 9.0 and up)."""
         driver, entry = _driver(), module.entry(launch.entry, int(launch.shared_bytes))
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = _three(launch.grid)
@@ -145,11 +132,7 @@ class Call:
         return Call(function=entry.function, config=config, keep=(words, places), parameters=ctypes.addressof(places))
 
     def run(self, stream: int) -> None:
-        """Enqueue on the stream with that handle.
-
-        Raises:
-            AgentCompileError: the launch itself is refused.
-        """
+        """Enqueue on the stream with that handle."""
         driver = _driver()
         self.config.hStream = stream
         _checked(driver.cuLaunchKernelEx(self.config, self.function, self.parameters, 0), "a kernel cannot be started")

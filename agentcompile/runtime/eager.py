@@ -6,42 +6,15 @@ import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.errors import AgentCompileError
 from agentcompile.ops.reference import DTYPES
+from agentcompile.runtime.sampling import Sampling
 from agentcompile.runtime.text import TextStream, Tokenizer
-
-
-class Wanted(Protocol):
-    """What to generate, with the names of the command line's options."""
-
-    @property
-    def prompt(self) -> str:
-        """The text to continue."""
-
-    @property
-    def max_new_tokens(self) -> int:
-        """The largest number of new tokens."""
-
-    @property
-    def temperature(self) -> float:
-        """The sampling temperature; 0 is greedy."""
-
-    @property
-    def top_k(self) -> int:
-        """The number of most probable tokens to keep; 0 keeps all."""
-
-    @property
-    def top_p(self) -> float:
-        """The probability mass of tokens to keep; 1 keeps all."""
-
-    @property
-    def seed(self) -> int:
-        """The seed of PyTorch's generator."""
 
 
 def load(path: Path, dtype: torch.dtype | None = None) -> Any:
@@ -72,7 +45,7 @@ def load(path: Path, dtype: torch.dtype | None = None) -> Any:
     return model.eval()
 
 
-def pieces(path: Path, request: Wanted) -> Iterator[tuple[str, int]]:
+def pieces(path: Path, prompt: str, max_new_tokens: int, sampling: Sampling) -> Iterator[tuple[str, int]]:
     """Yield text and its number of tokens as eager `generate` makes them, from the checkpoint at `path`.
 
     Raises:
@@ -80,11 +53,11 @@ def pieces(path: Path, request: Wanted) -> Iterator[tuple[str, int]]:
     """
     tokenizer = Tokenizer(path)
     model = load(path)
-    settings: dict[str, Any] = {"do_sample": request.temperature > 0, "max_new_tokens": request.max_new_tokens}
-    if request.temperature > 0:
-        settings |= {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
-    torch.manual_seed(request.seed)
-    ids = torch.tensor([tokenizer.encode(request.prompt)])
+    settings: dict[str, Any] = {"do_sample": not sampling.greedy, "max_new_tokens": max_new_tokens}
+    if not sampling.greedy:
+        settings |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+    torch.manual_seed(sampling.seed)
+    ids = torch.tensor([tokenizer.encode(prompt)])
     made: queue.SimpleQueue[int | BaseException | None] = queue.SimpleQueue()
     threading.Thread(target=_run, args=(model, ids, settings, made), daemon=True).start()
     stream = TextStream(tokenizer)
@@ -103,7 +76,6 @@ class _Streamer:
         self._prompt = True
 
     def put(self, value: torch.Tensor) -> None:
-        """Queue each new id; the first call, which has the prompt's ids, is skipped."""
         if not self._prompt:
             for token in value.flatten().tolist():
                 self._made.put(int(token))

@@ -13,8 +13,8 @@ from dataclasses import replace
 from agentcompile.ir.graph import Graph, Node, Use, Value, View, concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Cost, Port, Regime, Region
-from agentcompile.runtime.lower import place
-from agentcompile.runtime.pieces import ROWWISE, renamed, tokens_of
+from agentcompile.runtime.lower import rearranged, renamed
+from agentcompile.runtime.pieces import ROWWISE, tokens_of, waiting
 
 ROW = Buffer(name="row", role="row", dtype="int64", shape=(1,))
 """The buffer with the index, within the chunk, of the token whose logits are wanted."""
@@ -56,20 +56,11 @@ def for_one(whole: Program, single: Program, regions: Mapping[str, Region]) -> P
             TorchCall(region=gather.id, bindings=(("row", ROW.name), ("x", name), ("y", alone[name])))
             for name, gather in gathers.items()
         ),
-        *(renamed(call, alone) for call in rest),
+        *(waiting(renamed(call, alone)) for call in rest),
     ]
     for name in (whole.token, whole.position):
         buffers.setdefault(name, wide[name])
-    placed, arena_bytes = place(list(buffers.values()), calls, {whole.logits}, largest_first=True)
-    named = {call.region for call in calls if isinstance(call, TorchCall)}
-    known = {region.id: region for region in (*whole.regions, *single.regions, *gathers.values())}
-    return replace(
-        whole,
-        buffers=placed,
-        calls=tuple(calls),
-        regions=tuple(region for id, region in known.items() if id in named),
-        arena_bytes=arena_bytes,
-    )
+    return rearranged(whole, calls, buffers, (*whole.regions, *single.regions, *gathers.values()))
 
 
 def _may_be_one(
@@ -81,13 +72,14 @@ def _may_be_one(
     narrow: Mapping[str, Buffer],
     tokens: int,
 ) -> bool:
-    """Return whether a call treats every token by itself and is the same call in both programs."""
+    whole_or_last = ((), (View(op="slice", args=(1, -1, tokens)),))  # a value unchanged, or only its last token
     one, other = whole.calls[at], single.calls[at]
     region = regions.get(one.region)
     if region is None or _kept(one, wide) != _kept(other, narrow):
         return False
     return (
-        all(node.op in ROWWISE and all(_seen_whole(use, tokens) for use in node.inputs) for node in region.body.nodes)
+        all(node.op in ROWWISE for node in region.body.nodes)
+        and all(use.views in whole_or_last for node in region.body.nodes for use in node.inputs)
         and not any(use.views for _, use in region.body.outputs)
         and all(_rows(wide[name]) in (1, tokens) for name in _activations(one, wide))
         and all(_rows(narrow[name]) == 1 for name in _activations(other, narrow))
@@ -95,17 +87,11 @@ def _may_be_one(
 
 
 def _kept(call: NativeCall | TorchCall, buffers: Mapping[str, Buffer]) -> set[str]:
-    """Return the buffers that a call uses, except its own workspaces."""
     return {name for name in call.uses if name and buffers[name].role != "workspace"}
 
 
 def _activations(call: NativeCall | TorchCall, buffers: Mapping[str, Buffer]) -> list[str]:
     return [name for name in call.uses if name and buffers[name].role not in ("weight", "constant", "workspace")]
-
-
-def _seen_whole(use: Use, tokens: int) -> bool:
-    """Return whether an operator reads a value unchanged, or only its last token."""
-    return use.views in ((), (View(op="slice", args=(1, -1, tokens)),))
 
 
 def _rows(buffer: Buffer) -> int:
@@ -118,6 +104,8 @@ def _gather(wide: Buffer) -> Region:
     """Make a region that copies one row of an activation: [1, T, width] -> [1, 1, width]."""
     width = concrete(wide.shape)[2]
     template = json.dumps({"args": [{"$": 0}, 1, {"$": 1}], "kwargs": {}})
+    inputs, attrs = (Use(value="x"), Use(value="row")), (("template", template),)
+    node = Node(id="y", op="aten.index_select.default", inputs=inputs, outputs=("y",), attrs=attrs)
     body = Graph(
         phase="prefill",
         values=(
@@ -125,15 +113,7 @@ def _gather(wide: Buffer) -> Region:
             Value(id="row", shape=(1,), dtype="int64", role="activation"),
             Value(id="y", shape=(1, 1, width), dtype=wide.dtype, role="activation"),
         ),
-        nodes=(
-            Node(
-                id="y",
-                op="aten.index_select.default",
-                inputs=(Use(value="x"), Use(value="row")),
-                outputs=("y",),
-                attrs=(("template", template),),
-            ),
-        ),
+        nodes=(node,),
         inputs=("row", "x"),
         outputs=(("y", Use(value="y")),),
     )

@@ -46,7 +46,6 @@ def _unknown(what: str, allowed: Mapping[str, object]) -> AgentCompileError:
 
 
 def _body(region: Region, operators: Mapping[str, Operator]) -> Function:
-    """Return a function that runs the region's nodes in order, each with its function in `operators`."""
     steps = [(operators[n.op], n.inputs, n.outputs[0], keywords(region.body, n)) for n in region.body.nodes]
     outputs = region.body.outputs
     tokens = dict(region.dims).get("tokens", 1)
@@ -70,23 +69,14 @@ def _mv(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torc
 
 
 def _matmul(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-    """Multiply x [B, 1, in] by w transposed, as a matrix-matrix product with the weights on the left.
-
-    The product is [out, in] @ [in, B].
-    """
+    """Multiply x [B, 1, in] by w transposed, with the weights on the left: [out, in] @ [in, B]."""
     columns = x.reshape(-1, x.shape[-1]).t()
     y = torch.matmul(w, columns) if b is None else torch.addmm(b[:, None], w, columns)  # adds the bias before rounding
     return y.t().reshape(*x.shape[:-1], -1)
 
 
 def _plain_attention(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    positions: torch.Tensor,
-    *,
-    scale: float,
-    window: int = 0,
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, positions: torch.Tensor, *, scale: float, window: int = 0
 ) -> torch.Tensor:
     """Compute decode attention as two batched products and a softmax, all in float32; shapes as in `attention`."""
     if unforeseen(positions):

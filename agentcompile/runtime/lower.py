@@ -41,9 +41,6 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
 
     `sources` holds the source of every `Kernel` choice by digest, `layouts` the resident layout of every weight that is
     not row-major, by tensor name.
-
-    Raises:
-        KeyError: a source is missing.
     """
     table = graph.table()
     buffers: dict[str, Buffer] = {}
@@ -59,15 +56,21 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
         if source is not None and source.language != "library":
             names = {name: f"{name}#{index}" for name, *_ in source.workspaces}
             for name, dtype, count, zeroed in source.workspaces:
-                buffers[names[name]] = Buffer(
-                    name=names[name],
-                    role="workspace",
-                    dtype=cast(DType, dtype),
-                    shape=(count,),
-                    zeroed=zeroed,
+                own = names[name]
+                kind = cast(DType, dtype)
+                buffers[own] = Buffer(name=own, role="workspace", dtype=kind, shape=(count,), zeroed=zeroed)
+            bound |= names
+            # An argument that names no buffer is an absent optional port: a null pointer.
+            calls += [
+                NativeCall(
+                    region=item.region.id,
+                    source=source.digest,
+                    launch=launch,
+                    pointers=tuple(bound.get(argument, "") for argument in launch.arguments),
                 )
-            calls += _native(item, source, {**bound, **names})
-            accesses += accesses_of(item.region, source, {**bound, **names})
+                for launch in source.launches
+            ]
+            accesses += accesses_of(item.region, source, bound)
         else:
             regions[item.region.id] = item.region
             bindings = tuple(sorted(bound.items()))
@@ -82,7 +85,9 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
     ends = {name: _owner(table, use.value) for name, use in graph.outputs}
     token, position = _input(graph, "token"), _input(graph, "position")
     if graph.phase == "decode" and "token" in ends and _reads_end_before(graph, placed, token, ends["token"]):
-        calls, buffers = _rename(calls, buffers, ends["token"], token)
+        # A step's token is the next step's input without a copy.
+        calls = [renamed(call, {ends["token"]: token}) for call in calls]
+        buffers.pop(ends["token"], None)
     buffers = shared(buffers, calls, keep={ends["logits"]})
     packed = graph.phase == "prefill"
     placed_buffers, arena_bytes = place(list(buffers.values()), calls, {ends["logits"]}, largest_first=packed)
@@ -98,21 +103,7 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
     )
 
 
-def _native(item: Placed, source: Source, bound: Mapping[str, str]) -> list[NativeCall]:
-    """Make one call per launch; an argument that names no buffer is an absent optional port: a null pointer."""
-    return [
-        NativeCall(
-            region=item.region.id,
-            source=source.digest,
-            launch=launch,
-            pointers=tuple(bound.get(argument, "") for argument in launch.arguments),
-        )
-        for launch in source.launches
-    ]
-
-
 def _owner(table: Mapping[str, Value], value_id: str) -> str:
-    """Return the id of the value whose buffer this one lives in."""
     while table[value_id].alias:
         value_id = table[value_id].alias
     return value_id
@@ -136,18 +127,11 @@ def _reads_end_before(graph: Graph, placed: Sequence[Placed], token: str, end: s
     return all(at[node.id] < at[made] for node in graph.consumers()[token])
 
 
-def _rename(
-    calls: Sequence[NativeCall | TorchCall], buffers: Mapping[str, Buffer], old: str, new: str
-) -> tuple[list[NativeCall | TorchCall], dict[str, Buffer]]:
-    """Put `old` into `new`'s buffer, so that a step's token is the next step's input without a copy."""
-    renamed: list[NativeCall | TorchCall] = []
-    for call in calls:
-        if isinstance(call, NativeCall):
-            renamed.append(replace(call, pointers=tuple(new if p == old else p for p in call.pointers)))
-        else:
-            bindings = tuple((port, new if name == old else name) for port, name in call.bindings)
-            renamed.append(replace(call, bindings=bindings))
-    return renamed, {name: buffer for name, buffer in buffers.items() if name != old}
+def renamed(call: NativeCall | TorchCall, names: Mapping[str, str]) -> NativeCall | TorchCall:
+    """Return a call on other buffers."""
+    if isinstance(call, NativeCall):
+        return replace(call, pointers=tuple(names.get(name, name) for name in call.pointers))
+    return replace(call, bindings=tuple((port, names.get(name, name)) for port, name in call.bindings))
 
 
 def shared(buffers: Mapping[str, Buffer], calls: Sequence[NativeCall | TorchCall], keep: set[str]) -> dict[str, Buffer]:
@@ -188,11 +172,7 @@ def _lives(calls: Sequence[NativeCall | TorchCall], whole: Mapping[str, str]) ->
 
 
 def place(
-    buffers: Sequence[Buffer],
-    calls: Sequence[NativeCall | TorchCall],
-    keep: set[str],
-    *,
-    largest_first: bool,
+    buffers: Sequence[Buffer], calls: Sequence[NativeCall | TorchCall], keep: set[str], *, largest_first: bool
 ) -> tuple[tuple[Buffer, ...], int]:
     """Give every activation and workspace an offset in an arena; return the buffers and the arena's size in bytes.
 
@@ -230,3 +210,13 @@ def place(
     offsets = {buffer.name: at.get(buffer.whole or buffer.name, 0) + buffer.start for buffer in buffers}
     total = max((stop for _, stop, _ in placed), default=0)
     return tuple(replace(buffer, offset=offsets[buffer.name]) for buffer in ordered), total
+
+
+def rearranged(
+    whole: Program, calls: Sequence[NativeCall | TorchCall], buffers: Mapping[str, Buffer], regions: Sequence[Region]
+) -> Program:
+    """Return a chunk's program with other calls on other buffers, placed anew, and those of `regions` that they run."""
+    placed, arena_bytes = place(list(buffers.values()), calls, {whole.logits}, largest_first=True)
+    named = {call.region for call in calls if isinstance(call, TorchCall)}
+    known = {region.id: region for region in regions if region.id in named}
+    return replace(whole, buffers=placed, calls=tuple(calls), regions=tuple(known.values()), arena_bytes=arena_bytes)

@@ -11,10 +11,10 @@ import torch
 
 from agentcompile.ir.program import Buffer, Program
 from agentcompile.ops.layouts import LAYOUTS
-from agentcompile.runtime.arena import TORCH_DTYPES, Arena, aligned
+from agentcompile.ops.reference import DTYPES
+from agentcompile.runtime.arena import Arena, aligned
 
-_FURNISHED = 1 << 20
-"""How many numbers are drawn for a state; they are repeated to fill it."""
+_FURNISHED = 1 << 20  # how many numbers are drawn for a state; they are repeated to fill it
 Read = Callable[[str], torch.Tensor]
 """A function that reads a checkpoint tensor by name, row-major, in the checkpoint's dtype."""
 
@@ -29,10 +29,7 @@ class Memory:
     def __init__(
         self, programs: Sequence[Program], read: Read, constants: Mapping[str, torch.Tensor], device: str = "cpu"
     ) -> None:
-        """Load and pack the weights and constants that `programs` name, and allocate their state.
-
-        What `read` raises for a tensor that is not there passes through.
-        """
+        """Load and pack the weights and constants that `programs` name, and allocate their state."""
         buffers: dict[tuple[str, str, str], Buffer] = {}
         for program in sorted(programs, key=lambda one: one.phase == "decode"):
             for buffer in program.buffers:
@@ -40,7 +37,7 @@ class Memory:
                 if buffer.role == "state" and _numel(buffer) > _numel(known):
                     buffers[_key(buffer)] = buffer
         wanted = {key: buffer for key, buffer in buffers.items() if buffer.role in ("weight", "constant", "state")}
-        self._arena = Arena(sum(aligned(_nbytes(buffer)) for buffer in wanted.values()), device)
+        self._arena = Arena(sum(aligned(_numel(one) * DTYPES[one.dtype].itemsize) for one in wanted.values()), device)
         self._tensors: dict[tuple[str, str, str], torch.Tensor] = {}
         self._shapes: dict[tuple[str, str, str], tuple[int, ...]] = {}
         sources: dict[str, torch.Tensor] = {}
@@ -49,14 +46,14 @@ class Memory:
         for key in sorted(wanted, key=lambda key: (key[0], uses[key[:2]], key)):
             buffer = wanted[key]
             shape = _static(buffer)
-            tensor = self._arena.take((_numel(buffer),), TORCH_DTYPES[buffer.dtype])
+            tensor = self._arena.take((_numel(buffer),), DTYPES[buffer.dtype])
             if buffer.role != "state":
                 from_model = buffer.role == "weight"
                 source = sources.get(key[1]) if from_model else constants[buffer.tensor]
                 if source is None:
                     sources = {key[1]: read(buffer.tensor)}  # layouts of one tensor are neighbours: keep just one
                     source = sources[key[1]]
-                source = source.to(TORCH_DTYPES[buffer.dtype])
+                source = source.to(DTYPES[buffer.dtype])
                 tensor.copy_(LAYOUTS[buffer.layout].pack(source.contiguous()).flatten())
             self._tensors[key] = tensor if buffer.layout != "row-major" else tensor.view(shape)
             self._shapes[key] = shape
@@ -64,10 +61,8 @@ class Memory:
         self.seats = max([1, *(program.batch for program in programs)])
         self.tokens = torch.zeros(self.seats, dtype=torch.int64, device=device)
         self.positions = torch.zeros(self.seats, dtype=torch.int64, device=device)
-        self.token, self.position = self.tokens[:1], self.positions[:1]
-        """The token and the position of the first seat."""
-        self.stood = 0
-        """The position where `stand` last put the first seat, known without asking the device."""
+        self.token, self.position = self.tokens[:1], self.positions[:1]  # the token and the position of the first seat
+        self.stood = 0  # the position where `stand` last put the first seat, known without asking the device
 
     @property
     def nbytes(self) -> int:
@@ -83,10 +78,7 @@ class Memory:
         )
 
     def resident(self, buffer: Buffer) -> torch.Tensor:
-        """Return the buffer as it lies in memory: shaped when row-major, flat when packed.
-
-        Of a state only the buffer's seats are returned.
-        """
+        """Return the buffer as it lies in memory: shaped when row-major, flat when packed; a state's own seats."""
         tensor = self._tensors[_key(buffer)]
         return tensor[: _static(buffer)[0]] if buffer.role == "state" else tensor
 
@@ -108,10 +100,7 @@ class Memory:
         return [tensor for key, tensor in self._tensors.items() if key[0] == "state"]
 
     def furnish(self, seed: int = 0) -> None:
-        """Fill the KV cache with standard normal numbers, for a step that is timed.
-
-        Over zeros no maximum ever rises, and bits that do not change take less power to move.
-        """
+        """Fill the KV cache with normal numbers for timing: over zeros no maximum rises, and less power is drawn."""
         for number, state in enumerate(self.states()):
             flat = state.view(-1)
             size = min(flat.numel(), _FURNISHED)
@@ -129,18 +118,12 @@ class Memory:
                 rest = state[:, :, begin : begin + slots]
                 rest.copy_(some[:, :, : rest.shape[2]])
 
-    def clear_state(self) -> None:
-        """Zero the KV cache. Not needed for correctness: slots past the position are never read."""
-        for tensor in self.states():
-            tensor.zero_()
-
 
 def _key(buffer: Buffer) -> tuple[str, str, str]:
     return buffer.role, buffer.tensor, buffer.layout
 
 
 def _static(buffer: Buffer) -> tuple[int, ...]:
-    """Return the buffer's shape, which must not be symbolic."""
     shape = tuple(dim for dim in buffer.shape if isinstance(dim, int))
     assert len(shape) == len(buffer.shape), buffer
     return shape
@@ -148,7 +131,3 @@ def _static(buffer: Buffer) -> tuple[int, ...]:
 
 def _numel(buffer: Buffer) -> int:
     return LAYOUTS[buffer.layout].numel(_static(buffer))
-
-
-def _nbytes(buffer: Buffer) -> int:
-    return _numel(buffer) * TORCH_DTYPES[buffer.dtype].itemsize

@@ -19,8 +19,7 @@ from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region
 from agentcompile.runtime.sites import Action
 
-_TILE = 64
-"""The rows and columns of the tile of a small product that one block computes."""
+_TILE = 64  # the rows and columns of the tile of a small product that one block computes
 _WAVES = 8
 """The number of waves below which a product gains by a merge.
 
@@ -38,7 +37,6 @@ class _Product(NamedTuple):
     w: torch.Tensor
     y: torch.Tensor
     made: str
-    """The name of the result's buffer."""
 
     @property
     def tiles(self) -> int:
@@ -68,13 +66,12 @@ def merged(
     found: dict[int, Action] = {}
     for at in range(len(products)):
         run = _neighbours(products[at:]) if at not in found else []
-        for together in (_side_by_side, _batch):
-            act, count = together(run, program, users, env, blocks, room)
-            if act is not None:
-                dead = tuple(itertools.chain.from_iterable(dying[at : at + count]))
-                found[at] = functools.partial(_dropping, act, env, dead)
-                found |= dict.fromkeys(range(at + 1, at + count), _nothing)
-                break
+        together = _side_by_side(run, program, users, env, blocks, room) or _batch(run, env, blocks)
+        if together is not None:
+            act, count = together
+            dead = tuple(itertools.chain.from_iterable(dying[at : at + count]))
+            found[at] = functools.partial(_dropping, act, env, dead)
+            found |= dict.fromkeys(range(at + 1, at + count), lambda: None)
     return found
 
 
@@ -88,25 +85,18 @@ def _neighbours(products: Sequence[_Product | None]) -> list[_Product]:
     return found
 
 
-_Together = tuple[Action | None, int]
-"""The action that runs a group of products, and the size of the group; (None, 0) when they cannot be merged."""
+_Together = tuple[Action, int] | None
+"""The action that runs a group of products, and the size of the group; None when they cannot be merged."""
 
 
-def _batch(
-    run: Sequence[_Product],
-    _program: Program,
-    _users: Mapping[str, Sequence[int]],
-    env: Mapping[str, torch.Tensor],
-    blocks: int,
-    _room: Room,
-) -> _Together:
+def _batch(run: Sequence[_Product], env: Mapping[str, torch.Tensor], blocks: int) -> _Together:
     """Merge the first two into a batch, where one stride leads from the first's operands to the second's."""
     if len(run) < 2 or run[0].tiles >= _WAVES * blocks:
-        return None, 0
+        return None
     one, other = run[:2]
     weights, results = _stepped(one.w, other.w), _stepped(one.y, other.y)
     if weights is None or results is None:
-        return None, 0
+        return None
     return functools.partial(_batched, env, one.x, weights.transpose(1, 2), results), 2
 
 
@@ -120,11 +110,11 @@ def _side_by_side(
 ) -> _Together:
     """Merge all of them, where their weights form one matrix and one launch reads all results, at any row pitch."""
     if len(run) < 2 or min(product.tiles for product in run) >= blocks:
-        return None, 0
+        return None
     space = _pitch_of(run, program, users)
     weights = _joined([product.w for product in run])
     if not space or weights is None:
-        return None, 0
+        return None
     rows, width = run[0].y.numel() // run[0].w.shape[0], weights.shape[0]
     whole, begin = room((rows, width), weights.dtype), 0
     for product in sorted(run, key=lambda product: product.w.storage_offset()):
@@ -136,10 +126,7 @@ def _side_by_side(
 
 
 def _pitch_of(run: Sequence[_Product], program: Program, users: Mapping[str, Sequence[int]]) -> str:
-    """Return the workspace that tells the one launch reading all these results the width of their matrix; or "".
-
-    It is "" when several calls read the results, or the launch does not take exactly these results with a pitch.
-    """
+    """Return the workspace that tells the one launch reading exactly these results their matrix's width; or none."""
     names = sorted(product.made for product in run)
     readers = {at for name in names for at in users[name][1:]}
     call = program.calls[readers.pop()] if len(readers) == 1 else None
@@ -185,10 +172,7 @@ def _product(
 
 
 def _stepped(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
-    """View two dense matrices [rows, columns] as one tensor [2, rows, columns].
-
-    None where the second does not lie behind the first in the same storage, or their shapes or types differ.
-    """
+    """View two dense matrices as one tensor [2, rows, columns]; None unless they are alike and lie in order."""
     same = one.shape == other.shape and one.dtype == other.dtype and one.is_contiguous() and other.is_contiguous()
     if not same or one.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
         return None
@@ -198,10 +182,7 @@ def _stepped(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
 
 
 def _joined(matrices: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """View dense matrices with equal numbers of columns as one matrix of all rows, in the order they lie.
-
-    None where they do not lie directly one behind another in one storage.
-    """
+    """View dense matrices that lie directly one behind another in one storage as one matrix of all rows; else None."""
     ordered = sorted(matrices, key=lambda matrix: matrix.storage_offset())
     for one, other in itertools.pairwise(ordered):
         alike = one.shape[1] == other.shape[1] and one.dtype == other.dtype
@@ -227,7 +208,3 @@ def _dropping(act: Action, env: MutableMapping[str, torch.Tensor], dead: Sequenc
     act()
     for gone in dead:
         env.pop(gone, None)
-
-
-def _nothing() -> None:
-    pass

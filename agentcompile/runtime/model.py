@@ -6,6 +6,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -122,18 +123,9 @@ class CompiledModel:
         checkpoint: Path,
         beside: Callable[[Callable[[Sequence[int]], torch.Tensor]], Beside] | None = None,
     ) -> None:
-        """Bind the decode step, the prefill and the memory of one model.
-
-        `beside` makes the generator for several prompts from the function that prefills one; without it they run in
-        turn.
-        """
-        self.info = info
-        self.tokenizer = tokenizer
-        self.checkpoint = checkpoint
-        """The checkpoint that the weights were read from."""
-        self._decode = decode
-        self._prefill = prefill
-        self._memory = memory
+        """Bind one model; `beside` makes the generator for several prompts from the function that prefills one."""
+        self.info, self.tokenizer, self.checkpoint = info, tokenizer, checkpoint
+        self._decode, self._prefill, self._memory = decode, prefill, memory
         self._busy = threading.Lock()
         self._native = decode.decoder(info.eos, info.context)
         self._unstopped = decode.decoder((), info.context)
@@ -200,10 +192,7 @@ class CompiledModel:
         logprobs: bool = False,
         ignore_eos: bool = False,
     ) -> Iterator[Piece]:
-        """Generate as `generate` does for one prompt, yielding pieces as they are made.
-
-        Closing the iterator ends the generation.
-        """
+        """Generate as `generate` does for one prompt, yielding pieces as they are made; closing it ends that."""
         request = request_of(
             self.info,
             self.tokenizer,
@@ -219,18 +208,15 @@ class CompiledModel:
         return self._pieces(tokens_of(self.info, self.tokenizer, prompt), request)
 
     def logits(self, ids: Sequence[int], positions: Sequence[int] | None = None, *, prompt: int = 0) -> torch.Tensor:
-        """Return teacher-forced logits, float32: a row for each of `positions`, ascending, or for every position.
-
-        The first `prompt` tokens go through the prefill, and only the last of them has logits; the others are decode
-        steps.
-        """
+        """Return teacher-forced float32 logits, one row for each of `positions`; `prompt` tokens are prefilled."""
         with self._exclusively():
             ids = tokens_of(self.info, self.tokenizer, ids)
             wanted = positions_of(positions if positions is not None else range(max(prompt - 1, 0), len(ids)), len(ids))
             rows = [self._run_prefill(ids[:prompt]).float().clone()] if prompt else []
             rows = rows if prompt - 1 in wanted else []
             for position in range(prompt, len(ids)):
-                logits = self._decode_at(ids[position], position)
+                self._memory.stand(ids[position], position)
+                logits = self._decode.again()
                 if position in wanted:
                     rows.append(logits.float().clone())
             return torch.stack(rows)
@@ -241,31 +227,29 @@ class CompiledModel:
             return self._run_prefill(tokens_of(self.info, self.tokenizer, ids)).float().clone()
 
     def _complete(self, ids: Sequence[int], request: Request) -> Completion:
-        tokens: list[int] = []
-        logprobs: list[float] = []
-        text, finish = "", "length"
         begin = time.perf_counter()
-        first = last = begin
-        for piece in self._pieces(ids, request):
-            last = time.perf_counter()
-            if not tokens:
-                first = last
-            tokens += piece.tokens
-            logprobs += piece.logprobs
-            text += piece.text
-            finish = piece.finish or finish
+        timed = [(piece, time.perf_counter()) for piece in self._pieces(ids, request)]
+        pieces, first, last = [piece for piece, _ in timed], timed[0][1], timed[-1][1]
         return Completion(
-            tokens=tuple(tokens),
-            text=text,
-            finish=finish,  # type: ignore[arg-type]
+            tokens=tuple(token for piece in pieces for token in piece.tokens),
+            text="".join(piece.text for piece in pieces),
+            finish=pieces[-1].finish or "length",
             prompt_tokens=len(ids),
             prefill_s=first - begin,
             decode_s=last - first,
-            logprobs=tuple(logprobs),
+            logprobs=tuple(value for piece in pieces for value in piece.logprobs),
         )
 
-    def _exclusively(self) -> _Turn:
-        return _Turn(self._busy)
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        # A second thread is refused, instead of mixing two generations in one cache.
+        if not self._busy.acquire(blocking=False):
+            hint = "finish or close the first generation, or load the lock a second time"
+            raise AgentCompileError("this model is already generating", hint=hint)
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     def _pieces(self, ids: Sequence[int], request: Request) -> Iterator[Piece]:
         with self._exclusively():
@@ -307,7 +291,6 @@ class CompiledModel:
             yield from self._python_loop(len(ids), request)
 
     def _native_loop(self, loop: Loop, prompt: int, request: Request) -> Iterator[Piece]:
-        """Yield all but the first token, in chunks of steps without Python, each about `STREAM_S` long."""
         dismiss_threads()
         chunk = made = 1
         while True:
@@ -315,11 +298,9 @@ class CompiledModel:
             result = loop.steps(min(chunk, left), at=prompt + made - 1, more=left > chunk)
             spent = time.perf_counter() - begin
             made += len(result.tokens)
-            finish: Finish | None = None
+            finish: Finish | None = "context" if result.reason == "context" else None
             if result.reason == "stop":
                 finish = "eos"
-            elif result.reason == "context":
-                finish = "length" if made >= request.max_new_tokens else "context"
             elif made >= request.max_new_tokens:
                 finish = "length"
             yield Piece(tokens=result.tokens, logprobs=result.logprobs, finish=finish)
@@ -328,7 +309,6 @@ class CompiledModel:
             chunk = max(1, min(2 * chunk, round(chunk * STREAM_S / max(spent, 1e-6))))
 
     def _python_loop(self, prompt: int, request: Request) -> Iterator[Piece]:
-        """Yield all but the first token, each chosen by the host."""
         made = 1
         finish: Finish | None = None
         dismiss_threads()
@@ -353,10 +333,6 @@ class CompiledModel:
                 logits = self._prefill.run(chunk, torch.arange(start, start + chunk.numel()))
         return logits
 
-    def _decode_at(self, token: int, position: int) -> torch.Tensor:
-        self._memory.stand(token, position)
-        return self._decode.again()
-
 
 def chosen(logits: torch.Tensor, request: Request, counter: int) -> tuple[int, tuple[float, ...]]:
     """Make draw number `counter` from logits [vocab]; return the token and, when asked for, its log-probability."""
@@ -373,18 +349,3 @@ def ended(info: ModelInfo, token: int, made: int, prompt: int, request: Request)
     if made >= request.max_new_tokens:
         return "length"
     return "context" if prompt + made > info.context else None
-
-
-class _Turn:
-    """A lock that refuses a second thread, instead of mixing two generations in one cache."""
-
-    def __init__(self, lock: threading.Lock) -> None:
-        self._lock = lock
-
-    def __enter__(self) -> None:
-        if not self._lock.acquire(blocking=False):
-            hint = "finish or close the first generation, or load the lock a second time"
-            raise AgentCompileError("this model is already generating", hint=hint)
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()

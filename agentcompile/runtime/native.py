@@ -22,6 +22,7 @@ from agentcompile.runtime.sampling import Sampling
 
 MAX_THREADS = 256
 _ABI = 7
+_STALE = "delete the file; it is built again when it is needed"
 _STOPPED: tuple[StopReason, ...] = ("limit", "stop", "context", "cancelled")
 
 StopReason = Literal["limit", "stop", "context", "cancelled"]
@@ -33,11 +34,7 @@ class _CallStruct(ctypes.Structure):
 
 class _DecodeStruct(ctypes.Structure):
     _fields_ = (
-        ("ids", ctypes.c_void_p),
-        ("token", ctypes.c_void_p),
-        ("draw", ctypes.c_void_p),
-        ("position", ctypes.c_void_p),
-        ("stops", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("ids", "token", "draw", "position", "stops")),
         ("stop_count", ctypes.c_int64),
         ("context", ctypes.c_int64),
         ("cancel", ctypes.c_void_p),
@@ -62,34 +59,16 @@ class _DrawStruct(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Logits:
-    """The buffer where a step leaves its logits, [vocab]."""
-
-    address: int
-    vocab: int
-    wide: bool
-    """Whether they are float32; otherwise they are bfloat16."""
-
-
 class Library:
     """A loaded shared object of kernels; it stays loaded as long as the process, as launches hold raw addresses."""
 
     def __init__(self, path: Path) -> None:
-        """Load `path`.
-
-        Raises:
-            AgentCompileError: the system refuses to load it (environment).
-        """
         self.path = path
         try:
             self.handle = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError as error:
-            raise AgentCompileError(
-                f"{path}: cannot be loaded: {error}",
-                exit_code=ExitCode.ENVIRONMENT,
-                hint="delete the file; it is built again when it is needed",
-            ) from None
+            text = f"{path}: cannot be loaded: {error}"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=_STALE) from None
 
     def entry(self, name: str) -> int:
         """Return the address of function `name`.
@@ -99,11 +78,9 @@ class Library:
         """
         address = self.find(name)
         if address is None:
-            raise AgentCompileError(
-                f"{self.path}: has no entry {name!r}",
-                exit_code=ExitCode.ENVIRONMENT,
-                hint='a kernel defines each entry as `extern "C" void entry(const entry_args&, int, int)`',
-            )
+            hint = 'a kernel defines each entry as `extern "C" void entry(const entry_args&, int, int)`'
+            text = f"{self.path}: has no entry {name!r}"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
         return address
 
     def find(self, name: str) -> int | None:
@@ -136,24 +113,14 @@ class Executor:
     """
 
     def __init__(self, library: Path, threads: int) -> None:
-        """Open the pool of the executor that was built at `library`.
-
-        Raises:
-            ValueError: `threads` is not in 1..256.
-            AgentCompileError: the library cannot be loaded or has another interface version (environment).
-            MemoryError: there is no memory for the pool.
-        """
         if not 1 <= threads <= MAX_THREADS:
             raise ValueError(f"threads = {threads} is not in 1..{MAX_THREADS}")
         self.threads = threads
         lib = Library(library).handle
         lib.ac_abi.restype = ctypes.c_int64
         if (abi := lib.ac_abi()) != _ABI:
-            raise AgentCompileError(
-                f"{library}: executor interface {abi}, expected {_ABI}",
-                exit_code=ExitCode.ENVIRONMENT,
-                hint="delete the file; it is built again when it is needed",
-            )
+            text = f"{library}: executor interface {abi}, expected {_ABI}"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=_STALE)
         lib.ac_pool.restype = ctypes.c_void_p
         lib.ac_pool.argtypes = [ctypes.c_int]
         long, pointer = ctypes.c_int64, ctypes.c_void_p
@@ -185,11 +152,9 @@ class Executor:
 
     def _check(self, error: int) -> None:
         if error:
-            raise AgentCompileError(
-                f"cannot start {self.threads} threads: {os.strerror(error)}",
-                exit_code=ExitCode.ENVIRONMENT,
-                hint="lower --threads or raise the limit on processes (ulimit -u)",
-            )
+            text = f"cannot start {self.threads} threads: {os.strerror(error)}"
+            hint = "lower --threads or raise the limit on processes (ulimit -u)"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
 
 
 class Clock:
@@ -199,11 +164,9 @@ class Clock:
     """
 
     def __init__(self, count: int) -> None:
-        """Make a stopped clock for a step of `count` calls."""
         self._spent = (ctypes.c_int64 * count)()
         self.running = False
-        self.steps = 0
-        """The steps that were timed since it was started."""
+        self.steps = 0  # the steps that were timed since it was started
 
     def start(self) -> None:
         """Start the clock at zero."""
@@ -225,11 +188,6 @@ class Clock:
 
 
 def _bind(calls: Sequence[Call]) -> tuple[ctypes.Array[_CallStruct], list[object]]:
-    """Return the launches as C structures, and the pointer arrays that they refer to.
-
-    Raises:
-        ValueError: there are no calls, or one has a null kernel address.
-    """
     if not calls:
         raise ValueError("a program needs at least one call")
     bound, keep = (_CallStruct * len(calls))(), list[object]()
@@ -246,23 +204,15 @@ class Program:
     """An ordered list of launches with a barrier after each."""
 
     def __init__(self, executor: Executor, calls: Sequence[Call], *, clock: Clock | None = None, at: int = 0) -> None:
-        """Bind `calls` to `executor`; they are the calls number `at` and on of the `clock`.
-
-        Raises:
-            ValueError: there are no calls, or one has a null kernel address.
-        """
+        """Bind `calls` to `executor`; they are the calls number `at` and on of the `clock`."""
         self._executor = executor
-        self._calls, self._keep = _bind(calls)
+        self.calls, self._keep = _bind(calls)
+        """The launches as C structures, which live as long as the program, and what they refer to."""
         self._clock, self._at = clock, at
-
-    @property
-    def calls(self) -> ctypes.Array[_CallStruct]:
-        """The launches as C structures; they live as long as the program."""
-        return self._calls
 
     def run(self, repeat: int = 1) -> None:
         """Run the list `repeat` times."""
-        self._executor.run(self._calls, repeat, self._clock.place(self._at) if self._clock else 0)
+        self._executor.run(self.calls, repeat, self._clock.place(self._at) if self._clock else 0)
 
     def time(self, repeat: int, samples: int) -> list[int]:
         """Return `samples` intervals, in ns, each around `repeat` runs of the list.
@@ -272,7 +222,7 @@ class Program:
         """
         if repeat < 1 or samples < 1:
             raise ValueError(f"repeat = {repeat} and samples = {samples} must be at least 1")
-        return self._executor.time(self._calls, repeat, samples)
+        return self._executor.time(self.calls, repeat, samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,13 +254,13 @@ class Decoder:
         position: int,
         stop_ids: Sequence[int],
         context: int,
-        logits: Logits | None = None,
+        logits: torch.Tensor | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Bind the launches and the decode state.
 
         `ids`, `token`, `position` are addresses of int64 scalars; `context` is the number of cache slots. Without
-        `logits` only greedy decoding is possible.
+        `logits` [vocab], float32 or bfloat16, only greedy decoding is possible.
         """
         self._executor, self._clock = executor, clock
         self._calls, self._keep = _bind(calls)
@@ -342,10 +292,7 @@ class Decoder:
         """Return None: a prompt's last logits lie on the host, which chooses from them."""
 
     def steps(self, count: int, *, at: int = 0, more: bool = False) -> Made:
-        """Make up to `count` steps; at a position past the cache, none, with the reason `context`.
-
-        The position is read from memory, so `at` and `more` have no effect here.
-        """
+        """Make up to `count` steps from the position in memory, whatever `at` and `more` say; none past the cache."""
         with self._lock:
             self._cancel.value = 0
             out = (ctypes.c_int64 * max(count, 1))()
@@ -356,13 +303,12 @@ class Decoder:
             return Made(tokens=tuple(out[: self._state.made]), reason=_STOPPED[self._state.reason])
 
     def _drawing(self, sampling: Sampling, first: int) -> int:
-        """Return the address of the sampling parameters; the token that a step at `first + n` makes is draw n."""
         assert self._logits is not None
-        self._room = self._room or ctypes.create_string_buffer(8 * self._logits.vocab)
+        self._room = self._room or ctypes.create_string_buffer(8 * self._logits.numel())
         self._draw = _DrawStruct(
-            logits=self._logits.address,
-            vocab=self._logits.vocab,
-            wide=self._logits.wide,
+            logits=self._logits.data_ptr(),
+            vocab=self._logits.numel(),
+            wide=self._logits.dtype == torch.float32,
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,

@@ -10,7 +10,7 @@ import ctypes
 import functools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import torch
@@ -21,21 +21,14 @@ _SOFT = 1
 
 
 def dismiss_threads() -> None:
-    """End the idle OpenMP threads of the calling thread; the next parallel region makes new ones (some 100 µs).
-
-    Does nothing where PyTorch runs on another OpenMP runtime, or inside a parallel region.
-    """
+    """End this thread's idle OpenMP threads, if they are libgomp's; a parallel region makes new ones (some 100 µs)."""
     library = _libgomp()
     if library is not None:
         library.omp_pause_resource_all(_SOFT)
 
 
 def team() -> tuple[int, int, int] | None:
-    """Return the addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads.
-
-    They run a function on PyTorch's team of threads, and tell a thread its number and how many there are. None where
-    PyTorch runs on another OpenMP runtime.
-    """
+    """Return the addresses of GOMP_parallel, omp_get_thread_num and omp_get_num_threads; None without libgomp."""
     library = _libgomp()
     names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
     if library is None or not all(hasattr(library, name) for name in names):
@@ -44,18 +37,12 @@ def team() -> tuple[int, int, int] | None:
     return parallel, rank, size
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep PyTorch's small operators on the calling thread.
-
-    Threads that they would wake spin beside our own pool, which costs the next step more than they gain.
-    """
-    with _threads(1):
-        yield
+def one_thread() -> AbstractContextManager[None]:
+    """Keep PyTorch's small operators on this thread: others that they wake spin beside our own pool."""
+    return _threads(1)
 
 
-@contextmanager
-def fair_threads() -> Iterator[None]:
+def fair_threads() -> AbstractContextManager[None]:
     """Use as many of PyTorch's threads as there are cores that no other process wants now, at least one.
 
     At the end of every parallel operator all threads wait for the last; one that has lost its core delays them for
@@ -63,9 +50,8 @@ def fair_threads() -> Iterator[None]:
     threads.
     """
     count = torch.get_num_threads()
-    fair = max(1, min(count, _cores() - others_running())) if count > 1 else count
-    with _threads(fair):
-        yield
+    cores = len(os.sched_getaffinity(0))
+    return _threads(max(1, min(count, cores - others_running())) if count > 1 else count)
 
 
 @contextmanager
@@ -81,24 +67,15 @@ def _threads(wanted: int) -> Iterator[None]:
         torch.set_num_threads(count)
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
 @functools.cache
 def _libgomp() -> ctypes.CDLL | None:
     """Return the libgomp that this process has loaded; None without one, or when it is older than OpenMP 5.0."""
     try:
         maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-        path = next(
-            words[5] for line in maps.splitlines() if len(words := line.split(maxsplit=5)) == 6 and _is(words[5])
-        )
+        mapped = [words[5] for line in maps.splitlines() if len(words := line.split(maxsplit=5)) == 6]
+        path = next(path for path in mapped if Path(path).name.startswith("libgomp"))
         library = ctypes.CDLL(path, mode=os.RTLD_NOW | getattr(os, "RTLD_NOLOAD", 0))
         library.omp_pause_resource_all.argtypes = [ctypes.c_int]
     except (OSError, StopIteration, AttributeError):
         return None
     return library
-
-
-def _is(path: str) -> bool:
-    return Path(path).name.startswith("libgomp")

@@ -44,10 +44,7 @@ def overlapping(calls: Sequence[Access], immutable: Iterable[str]) -> list[bool]
 
 
 def accesses_of(region: Region, source: Source, bound: Mapping[str, str]) -> list[Access]:
-    """Return what every launch of `source` reads early and may write.
-
-    `bound` has a buffer for every port and workspace.
-    """
+    """Return what every launch of `source` reads early and may write; `bound` has each port's buffer."""
     written = written_by(region, bound) | {bound[name] for name, *_ in source.workspaces}
     return [
         Access(

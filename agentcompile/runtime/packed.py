@@ -49,10 +49,7 @@ class Packed:
         return None
 
     def _linear(self, shape: Shape, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-        """Multiply x [B, T, in] by w, of `shape` [out, in], transposed, and add b [out] -> [B, T, out].
-
-        Sums are in float32 and rounded once.
-        """
+        """Multiply x [B, T, in] by w [out, in] transposed, add b [out] -> [B, T, out]: float32, rounded once."""
         assert self._team is not None
         x, b = x.contiguous(), None if b is None else b.contiguous()
         y = x.new_empty(*x.shape[:-1], shape[0])

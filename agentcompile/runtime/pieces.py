@@ -15,8 +15,17 @@ from dataclasses import replace
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region
-from agentcompile.runtime.lower import place
+from agentcompile.runtime.lower import rearranged, renamed
 
+LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+"""The numbers of tokens for which prefill programs are made."""
+PADDED = 2048
+"""The longest length that a shorter chunk is padded to.
+
+Of a longer chunk, the part that fills whole programs runs first: padding would take as long as what it pads.
+"""
+PIECES = (2048, 1024)
+"""Tokens for which a longer chunk's widest activations are made at a time: the first that memory allows is used."""
 ROWWISE = frozenset(
     {"linear", "add", "mul", "rms_norm", "silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh", "cast"}
 )
@@ -58,22 +67,13 @@ def in_pieces(whole: Program, piece: Program, regions: Mapping[str, Region]) -> 
                 outer = (name for name in pair.activations(call) if name not in inner)
                 parts = {name: pair.part(buffers[name], number) for name in outer}
                 buffers |= {part.name: part for part in parts.values()}
-                calls.append(renamed(call, {name: part.name for name, part in parts.items()}))
+                calls.append(waiting(renamed(call, {name: part.name for name, part in parts.items()})))
         done = span.stop
-        if done < len(whole.calls):  # its early reads were found for the old order
-            calls.append(_waiting(whole.calls[done]))
+        if done < len(whole.calls):
+            calls.append(waiting(whole.calls[done]))
             done += 1
     calls += whole.calls[done:]
-    placed, arena_bytes = place(list(buffers.values()), calls, {whole.logits}, largest_first=True)
-    named = {call.region for call in calls if isinstance(call, TorchCall)}
-    known = {region.id: region for region in (*whole.regions, *piece.regions)}
-    return replace(
-        whole,
-        buffers=placed,
-        calls=tuple(calls),
-        regions=tuple(region for id, region in known.items() if id in named),
-        arena_bytes=arena_bytes,
-    )
+    return rearranged(whole, calls, buffers, (*whole.regions, *piece.regions))
 
 
 class _Pair:
@@ -89,7 +89,6 @@ class _Pair:
                 self._used.setdefault(name, []).append(at)
 
     def apart(self, at: int, regions: Mapping[str, Region]) -> bool:
-        """Return whether a call may run on one piece of the rows after another."""
         one, other = self._whole.calls[at], self._piece.calls[at]
         region = regions.get(one.region)
         return (
@@ -112,10 +111,7 @@ class _Pair:
         return (batch, tokens) == (1, self._tokens) and narrow.shape == (1, self._rows, width)
 
     def around_widest(self, run: range) -> range | None:
-        """Return the calls of `run` from the first to the last that use the widest activation internal to `run`.
-
-        None when no activation is internal to it.
-        """
+        """Return the calls of `run` from the first to the last use of the widest activation internal to it."""
         inner = self.inner(run)
         widest = max((self._wide[name].nbytes for name in inner), default=0)
         touching = [at for name in inner if self._wide[name].nbytes == widest for at in self._used[name]]
@@ -133,11 +129,9 @@ class _Pair:
         )
 
     def activations(self, call: _Call) -> Iterator[str]:
-        """Yield the activations that a call reads or writes."""
         return (name for name in call.uses if name and self.narrow[name].role == "activation")
 
     def part(self, wide: Buffer, number: int) -> Buffer:
-        """Return the buffer for the rows of piece `number` of an activation."""
         narrow = self.narrow[wide.name]
         start = wide.start + number * narrow.nbytes
         return replace(narrow, name=f"{wide.name}[{number}]", whole=wide.whole or wide.name, start=start)
@@ -150,19 +144,17 @@ def tokens_of(program: Program) -> int:
 
 
 def _runs(apart: Sequence[bool]) -> Iterator[range]:
-    """Yield the maximal ranges of calls that may all run in pieces."""
     for may, group in itertools.groupby(range(len(apart)), key=lambda at: apart[at]):
         if may:
             members = list(group)
             yield range(members[0], members[-1] + 1)
 
 
-def renamed(call: _Call, names: Mapping[str, str]) -> _Call:
-    """Return a call on other buffers that waits for all before it: its early reads were found for another order."""
-    if isinstance(call, NativeCall):
-        return replace(call, pointers=tuple(names.get(name, name) for name in call.pointers), overlaps=False)
-    return replace(call, bindings=tuple((port, names.get(name, name)) for port, name in call.bindings))
-
-
-def _waiting(call: _Call) -> _Call:
+def waiting(call: _Call) -> _Call:
+    """Return the call waiting for all before it: its early reads were found for another order."""
     return replace(call, overlaps=False) if isinstance(call, NativeCall) else call
+
+
+def served(capacity: int) -> tuple[int, ...]:
+    """Return the lengths below `capacity`, and `capacity`, to which a chunk longer than them is padded."""
+    return tuple(sorted({*(length for length in LENGTHS if length < capacity), capacity}))

@@ -17,10 +17,7 @@ from agentcompile.runtime.sampling import Sampling
 
 
 class Regimes:
-    """Decode steps for consecutive ranges of context, used as one step.
-
-    `steps` are pairs of the last context that a step serves and the step, shortest first.
-    """
+    """Decode steps used as one: pairs of the last context that a step serves and the step, shortest first."""
 
     def __init__(self, steps: Sequence[tuple[int, Decode]], memory: Memory) -> None:
         self._steps, self._memory = tuple(steps), memory
@@ -63,19 +60,13 @@ class _Loops:
         self._ends, self._loops = tuple(ends), tuple(loops)
 
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
-        """Set the sampling of every loop; return whether all of them can sample so."""
         return all(loop.begin(sampling, first=first, logprobs=logprobs) for loop in self._loops)
 
     def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
-        """Choose the token from a prompt's last logits with the loop that serves position `at`.
-
-        None past the last range, and where the host must choose.
-        """
         serves = serving(self._ends, at)
         return None if serves is None else self._loops[serves].draw(logits, at, more=more)
 
     def steps(self, count: int, *, at: int, more: bool) -> Made:
-        """Make up to `count` tokens from position `at`."""
         tokens: list[int] = []
         logprobs: list[float] = []
         while True:

@@ -20,8 +20,7 @@ MOST = 2**31 - 1
 _PER_TOKEN, _SLACK = 4, 4096
 """Of a long text, `_PER_TOKEN` characters per token of the cache plus `_SLACK` are tokenised first."""
 _GROWTH = 4
-_CUT = 64
-"""How many more tokens a cut piece of text may have at its end than the same characters of the whole text."""
+_CUT = 64  # how many more tokens a cut piece of text may have at its end than the same characters of the whole text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +101,12 @@ def _fits(info: ModelInfo, name: str, count: int) -> None:
         raise AgentCompileError(text, hint=f"shorten it, or compile with --context {count} or more")
 
 
-def positions_of(positions: Sequence[int] | None, count: int) -> set[int]:
-    """Return the positions, among `count`, that are asked for; None asks for all.
+def positions_of(positions: Sequence[int], count: int) -> set[int]:
+    """Return the positions, among `count`, that are asked for.
 
     Raises:
         AgentCompileError: the list is empty or has a position outside 0..`count` - 1 (usage).
     """
-    if positions is None:
-        return set(range(count))
     wanted = arguments.ids("positions", positions)
     if len(wanted) == 0:
         raise AgentCompileError("positions: is empty", hint="give at least one, or None for all")
@@ -119,11 +116,7 @@ def positions_of(positions: Sequence[int] | None, count: int) -> set[int]:
 
 
 def _encoded(info: ModelInfo, tokenizer: Tokenizer | None, prompt: str) -> array[int]:
-    """Tokenise a text; one far too long is refused after its beginning, as tokenising megabytes takes seconds.
-
-    Raises:
-        AgentCompileError: there is no tokenizer, or the text is longer than the cache (usage).
-    """
+    # A text far too long is refused after its beginning, as tokenising megabytes takes seconds.
     if tokenizer is None:
         raise AgentCompileError(f"{info.name}: there is no tokenizer", hint="pass token ids")
     size = _PER_TOKEN * info.context + _SLACK

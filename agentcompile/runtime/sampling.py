@@ -12,12 +12,10 @@ from agentcompile.errors import AgentCompileError
 _MASK = (1 << 64) - 1
 _FIRST, _MORE = 256, 16
 """How many of the likeliest tokens are sorted at first, and the factor by which more are if a draw is beyond them."""
-_ROW = 512
-"""The row length in logits for the first step of the argmax on a GPU."""
+_ROW = 512  # the row length in logits for the first step of the argmax on a GPU
 COLDEST = 1e-6
 """The least temperature except 0: far below it logits overflow when they are divided by it."""
-_PEAKED = 0.5
-"""The fraction of the whole mass: where the first tokens sorted have less, all others are sorted at once."""
+_PEAKED = 0.5  # the fraction of the whole mass: where the first tokens sorted have less, all others are sorted at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +108,7 @@ def choose(logits: torch.Tensor, sampling: Sampling, counter: int) -> int:
 
 
 def greatest(logits: torch.Tensor) -> torch.Tensor:
-    """Return the argmax of logits [vocab], the first of equals.
-
-    A GPU reduces one long row with few of its blocks, so there the logits are split into many short rows.
-    """
+    """Return the argmax of logits [vocab], the first of equals; a GPU reduces many short rows faster than one."""
     width = math.gcd(logits.numel(), _ROW)
     long = logits.is_cuda and width >= _ROW // 8
     return greatest_of_rows(logits, width) if long else torch.argmax(logits.float())
@@ -127,10 +122,7 @@ def greatest_of_rows(logits: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def _likeliest(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """Return at least `count` tokens with the largest scores, most likely first, the lower id first among equals.
-
-    Every token as likely as the last of them is included.
-    """
+    """Return at least `count` likeliest tokens, with all as likely as the last; the lower id first among equals."""
     if count >= scores.numel():
         return torch.argsort(scores, descending=True, stable=True)
     least = torch.topk(scores, count, sorted=False).values.min()

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from agentcompile.ir.graph import Dim, Graph, concrete
+from agentcompile.ir.graph import Graph, concrete
 from agentcompile.ir.program import Buffer, Program, TorchCall
 from agentcompile.ir.region import Region
 from agentcompile.ops.attention import attention_at
-from agentcompile.ops.reference import OPERATORS, Interpreter, Operator, apply_views, keywords
+from agentcompile.ops.reference import DTYPES, OPERATORS, Interpreter, Operator, apply_views, keywords
 from agentcompile.runtime import library
-from agentcompile.runtime.arena import TORCH_DTYPES
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.packed import Packed
 
@@ -47,18 +46,14 @@ def torch_site(
     """
     operators = {} if span is None else {"attention": attention_at(*span)}
     names = dict(call.bindings)
-    inputs = [(port.name, names[port.name], _seen(port.shape, buffers[names[port.name]], tokens))
-              for port in region.ports if port.role != "output"]  # fmt: skip
-    outputs = [
-        (port.name, names[port.name], concrete(buffers[names[port.name]].shape, tokens))
-        for port in region.ports
-        if port.role == "output"
-    ]
+    shapes = {port: concrete(buffers[name].shape, tokens) for port, name in names.items()}
+    seen = {port.name: concrete(port.shape, tokens) for port in region.ports if port.role != "output"}
+    inputs = [(port, names[port], None if shape == shapes[port] else shape) for port, shape in seen.items()]
+    outputs = [(port.name, names[port.name], shapes[port.name]) for port in region.ports if port.role == "output"]
     places = {name for _, name, _ in outputs if name in env}
     packed = {name for _, name, _ in inputs if buffers[name].layout != "row-major"}
 
     def read(name: str, shape: tuple[int, ...] | None) -> torch.Tensor:
-        """Return a buffer as PyTorch needs it: row-major, in the port's shape."""
         tensor = memory.dense(buffers[name]) if name in packed else env[name]
         return tensor if shape is None else tensor.reshape(shape)  # PyTorch's results may have other strides
 
@@ -110,33 +105,21 @@ def torch_site(
 def _kept(
     region: Region, seen: Mapping[str, Seen], buffers: Mapping[str, Buffer], tokens: int, kept: Packed
 ) -> tuple[str, Single] | None:
-    """Return the packed weight of a region of one operator, and a function that runs the region on it.
-
-    None where `kept` cannot run it.
-    """
+    """Return the packed weight of a region of one operator, and a function that runs it; None where `kept` cannot."""
     (node,) = region.body.nodes
     if node.attrs or len(node.inputs) < 2 or any(use.views for use in node.inputs[1:]):
         return None
     of = [buffers[seen[use.value][0]] for use in node.inputs]
     weight, viewed = of[1], seen[node.inputs[1].value][1] is not None
     typed = of if node.op == "linear" else of[1:]
-    if (
-        viewed
-        or any(one.layout != "row-major" for one in (of[0], *of[2:]))
-        or {one.dtype for one in typed} != {weight.dtype}
-    ):
+    packed_too = any(one.layout != "row-major" for one in (of[0], *of[2:]))
+    if viewed or packed_too or {one.dtype for one in typed} != {weight.dtype}:
         return None
-    run = kept.operator(node.op, weight.layout, concrete(weight.shape), TORCH_DTYPES[weight.dtype])
+    run = kept.operator(node.op, weight.layout, concrete(weight.shape), DTYPES[weight.dtype])
     if run is None:
         return None
     operands = _operands(region.body, tokens)
     return weight.name, lambda tensors: run(operands(tensors))
-
-
-def _seen(shape: Sequence[Dim], buffer: Buffer, tokens: int) -> tuple[int, ...] | None:
-    """Return the shape that a port sees, or None when it is the buffer's own."""
-    seen = concrete(shape, tokens)
-    return None if seen == concrete(buffer.shape, tokens) else seen
 
 
 def one_operator(graph: Graph, tokens: int, operators: Mapping[str, Operator] | None = None) -> Single | None:
@@ -167,10 +150,7 @@ def _operands(graph: Graph, tokens: int) -> Callable[[Sequence[torch.Tensor]], l
 
 
 def product_into(graph: Graph, tokens: int) -> Callable[[Sequence[torch.Tensor], torch.Tensor], None] | None:
-    """Return a function that writes the result of a graph of one `linear` into a given dense tensor.
-
-    This saves a copy, which costs a chunk as much as some operators. None for any other graph.
-    """
+    """Return a function that writes the result of a graph of one `linear` into a dense tensor; None for others."""
     if [node.op for node in graph.nodes] != ["linear"] or graph.nodes[0].attrs:
         return None
     operands = _operands(graph, tokens)

@@ -9,8 +9,9 @@ import torch
 
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program
+from agentcompile.ops.reference import DTYPES
 from agentcompile.runtime import native
-from agentcompile.runtime.arena import TORCH_DTYPES, Arena
+from agentcompile.runtime.arena import Arena
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.packed import Packed
 from agentcompile.runtime.sites import Action, dying_after, torch_site
@@ -31,11 +32,8 @@ class HostStep:
         libraries: Mapping[str, native.Library],
         capacity: int = 1,
     ) -> None:
-        self.program = program
-        self.capacity = capacity
-        self._memory = memory
-        self._executor = executor
-        self._libraries = libraries
+        self.program, self.capacity = program, capacity
+        self._memory, self._executor, self._libraries = memory, executor, libraries
         # In a decode step fallbacks unpack their weights and run in PyTorch, as they were measured.
         packed = program.phase == "prefill" and any(buffer.layout != "row-major" for buffer in program.buffers)
         self._packed = Packed(executor) if packed else None
@@ -43,17 +41,10 @@ class HostStep:
         self._regions = {region.id: region for region in program.regions}
         self._arena = Arena(program.arena_bytes * capacity)
         self._bound: dict[int, _Bound] = {}
-        self.clock = native.Clock(len(program.calls))
-        """The clock of the program's calls, in their order."""
+        self.clock = native.Clock(len(program.calls))  # the clock of the program's calls, in their order
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Run on `tokens` [T] at `positions` [T], both int64; return the logits of the last token, [vocab].
-
-        The result is overwritten by the next step.
-
-        Raises:
-            ValueError: the chunk is longer than the capacity.
-        """
+        """Run on `tokens` [T] at `positions` [T], int64; return the last logits [vocab], until the next step."""
         bound = self._bind(tokens.numel())
         bound.token.copy_(tokens)
         bound.position.copy_(positions)
@@ -80,7 +71,6 @@ class HostStep:
             return None
         bound = self._bind(1)
         token, logits = bound.token.data_ptr(), bound.env[self.program.logits]
-        drawn = native.Logits(address=logits.data_ptr(), vocab=logits.numel(), wide=logits.dtype == torch.float32)
         return native.Decoder(
             self._executor,
             bound.launches,
@@ -89,15 +79,12 @@ class HostStep:
             position=bound.position.data_ptr(),
             stop_ids=stop_ids,
             context=context,
-            logits=drawn if logits.dtype in (torch.float32, torch.bfloat16) else None,
+            logits=logits if logits.dtype in (torch.float32, torch.bfloat16) else None,
             clock=self.clock,
         )
 
     def time(self, repeat: int, samples: int, then: native.Call | None = None) -> list[int]:
-        """Return `samples` intervals in ns, each around `repeat` decode steps at the position that memory holds.
-
-        The launch `then` runs after each step, if given.
-        """
+        """Return `samples` intervals in ns of `repeat` decode steps at memory's position, `then` after each step."""
         bound = self._bind(1)
         if bound.whole is not None:
             whole = native.Program(self._executor, [*bound.launches, then]) if then else bound.whole
@@ -126,27 +113,24 @@ class _Bound:
     """A step at one number of tokens: every name resolved to a tensor, every run of launches to one call."""
 
     def __init__(self, step: HostStep, tokens: int) -> None:
-        self._step = step
-        self._tokens = tokens
+        self._step, self._tokens = step, tokens
         program, memory = step.program, step._memory
-        decode = program.phase == "decode"
-        batch = program.batch
-        self.token = memory.tokens[:batch] if decode else torch.zeros(tokens, dtype=torch.int64)
-        self.position = memory.positions[:batch] if decode else torch.zeros(tokens, dtype=torch.int64)
+        self.token, self.position = (torch.zeros(tokens, dtype=torch.int64) for _ in range(2))
+        if program.phase == "decode":
+            self.token, self.position = memory.tokens[: program.batch], memory.positions[: program.batch]
         calls = program.calls
         self._fixed = {name for call in calls if isinstance(call, NativeCall) for name in call.pointers}
         self._fixed.add(program.logits)
-        self.env: dict[str, torch.Tensor] = {}
-        for buffer in program.buffers:
-            if (tensor := self._tensor(buffer)) is not None:
-                self.env[buffer.name] = tensor
+        placed = {buffer.name: self._tensor(buffer) for buffer in program.buffers}
+        self.env = {name: tensor for name, tensor in placed.items() if tensor is not None}
         self.launches: list[native.Call] = []
         self.actions: list[Action] = []
         self.whole: native.Program | None = None
         run: list[native.Call] = []
         for at, (call, dying) in enumerate(zip(calls, dying_after(program, set(self.env)), strict=True)):
             if isinstance(call, NativeCall):
-                run.append(self._launch(call))
+                pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
+                run.append(native.Call.of(step._libraries[call.source], call.launch.entry, pointers))
             else:
                 self._close(run, at)
                 region = step._regions[call.region]
@@ -175,17 +159,11 @@ class _Bound:
             return self._step._memory.resident(buffer)
         if buffer.name not in self._fixed:
             return None
-        view = self._step._arena.view(buffer.offset * self._step.capacity, shape, TORCH_DTYPES[buffer.dtype])
+        view = self._step._arena.view(buffer.offset * self._step.capacity, shape, DTYPES[buffer.dtype])
         return view.zero_() if buffer.zeroed else view
-
-    def _launch(self, call: NativeCall) -> native.Call:
-        pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
-        return native.Call.of(self._step._libraries[call.source], call.launch.entry, pointers)
 
 
 def _clocked(site: Action, clock: native.Clock, at: int) -> Action:
-    """Return `site`, call number `at`, timed while the clock runs."""
-
     def act() -> None:
         if not clock.running:
             site()

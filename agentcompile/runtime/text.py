@@ -51,10 +51,7 @@ class Tokenizer:
 
 
 class TextStream:
-    """A converter of growing token ids into text pieces: `push` takes ids, `finish` returns the last piece.
-
-    Decoding restarts at the last piece that ended on a whole character, so a long generation takes linear time.
-    """
+    """A converter of growing token ids into text; decoding restarts at whole characters: it takes linear time."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         self._tokenizer = tokenizer
@@ -63,8 +60,7 @@ class TextStream:
         self._start = 0
         self._shown = ""
         self._held = ""
-        self.stopped = False
-        """Whether a stop string was found; no text after it is returned."""
+        self.stopped = False  # whether a stop string was found; no text after it is returned
 
     def push(self, ids: Sequence[int]) -> str:
         """Add ids and return the text that is certain by now."""
@@ -107,10 +103,7 @@ class TextStream:
 
 
 def push(stream: TextStream, tokens: Sequence[int], stop: Sequence[str]) -> tuple[str, int]:
-    """Return the text of `tokens` and how many of them were used.
-
-    With stop strings tokens are pushed one at a time, up to the one that completes a stop string.
-    """
+    """Return the text of `tokens` and how many were used: with stop strings, up to the one that completes one."""
     if not stop:
         return stream.push(tokens), len(tokens)
     text = ""

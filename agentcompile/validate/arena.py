@@ -11,7 +11,6 @@ import ctypes
 import hashlib
 import math
 import mmap
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 from agentcompile.backends import backend_of
-from agentcompile.validate.tolerance import TORCH_DTYPES
+from agentcompile.ops.reference import DTYPES
 
 ALIGN = 64
 REDZONE = 1024
@@ -29,9 +28,7 @@ Poison = Literal["low", "high", "nan", "zero"]
 Fence = Literal["", "after", "before"]
 """The side of a buffer on which nothing is mapped; the other side has a redzone."""
 POISONS: tuple[Poison, ...] = ("low", "high", "nan")
-"""The patterns that outputs hold before a launch. Scratch holds zeros in place of the second one, because new memory is
-all zeros.
-"""
+"""The patterns that outputs hold before a launch; scratch has zeros for the second, as new memory has."""
 _FINITE = {"low": (7.25, 1234567), "high": (-28672.0, -3), "zero": (0.0, 0)}
 
 
@@ -45,10 +42,7 @@ def poison(tensor: Tensor, pattern: Poison) -> None:
 
 
 def fingerprint(tensor: Tensor) -> str:
-    """Return a digest of a tensor's bytes at memory speed.
-
-    It hashes the row and column sums of the folded bytes, so that moved values show too.
-    """
+    """Return a digest of a tensor's bytes at memory speed, from row and column sums, so that moved values show too."""
     flat = tensor.detach().contiguous().view(-1).view(torch.uint8)
     width = 4096
     body = flat[: flat.numel() // width * width].view(torch.int64).view(-1, width // 8)
@@ -68,11 +62,7 @@ def _noise(nbytes: int, generator: torch.Generator) -> Tensor:
 
 
 def _fenced(nbytes: int, side: Fence) -> Tensor:
-    """Return a mapping whose last, or first, `nbytes` border an unmapped page, on PyTorch's default device.
-
-    Raises:
-        OSError: the pages beside the mapping cannot be protected.
-    """
+    # The last, or first, `nbytes` border an unmapped page; on PyTorch's default device.
     if backend_of(torch.get_default_device().type).own_memory:
         from agentcompile.validate.device_fence import fenced
 
@@ -121,11 +111,8 @@ class Arena:
         """The content of all unchanged redzones, concatenated; None until it is first needed."""
 
     def add(self, name: str, shape: tuple[int, ...], dtype: str, *, fenced: Fence = "") -> Tensor:
-        """Make a buffer, either with redzones on both sides or `fenced` on one.
-
-        One fenced after has at most 63 bytes before the unmapped page; one fenced before has none.
-        """
-        kind = TORCH_DTYPES[dtype]
+        """Make a buffer between redzones, or `fenced` on one side: right before it, or at most 63 bytes after it."""
+        kind = DTYPES[dtype]
         nbytes = math.prod(shape) * kind.itemsize
         head = 0 if fenced == "before" else REDZONE
         tail = -nbytes % ALIGN + (0 if fenced == "after" else REDZONE)
@@ -148,10 +135,7 @@ class Arena:
         return {name: buffer.tensor for name, buffer in self._buffers.items()}
 
     def broken(self) -> list[str]:
-        """Return the names of buffers whose redzones changed since they were last intact, and restore them.
-
-        All redzones are first compared at once, so that a device is queried once per launch and not twice per buffer.
-        """
+        """Return and mend the buffers whose redzones changed; all are compared at once, which asks a device once."""
         buffers = self._buffers.values()
         if self._whole is None:
             self._whole = torch.cat([zone for buffer in buffers for zone in buffer.expected])
@@ -161,7 +145,3 @@ class Arena:
         for buffer in found:
             buffer.mend()
         return [buffer.name for buffer in found]
-
-    def fingerprints(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the fingerprints of some buffers."""
-        return {name: fingerprint(self._buffers[name].tensor) for name in names}

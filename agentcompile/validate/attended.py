@@ -11,13 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentcompile.validate.attention import SATURATED
 from agentcompile.validate.bound import Bounded, Part
 from agentcompile.validate.tolerance import rounding
 
-_SATURATED = 30.0
-"""The score error beyond which nothing is known; the bound is then the spread of the values."""
-_BLOCK = 1 << 18
-"""The number of scores that are held at a time."""
+_BLOCK = 1 << 18  # the number of scores that are held at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +49,7 @@ def attended(q: Bounded, past: Past, at: Tensor, told: Told) -> Bounded:
     back = order.argsort()
     value, accumulated, rounded = (torch.cat(each)[back] for each in zip(*parts, strict=True))
     # Only worst cases count: a variance this large never lowers the bound.
-    return Bounded(value=value, accumulated=accumulated, rounded=rounded, variance=rounded.square())
+    return Bounded(value, accumulated, rounded, rounded.square())
 
 
 def _block(q: Bounded, past: Past, some: Tensor, at: Tensor, told: Told) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,7 +93,7 @@ def _block(q: Bounded, past: Past, some: Tensor, at: Tensor, told: Told) -> tupl
 
     def moved(off: Tensor) -> Tensor:
         top = off.masked_fill(p == 0.0, 0.0).amax(dim=-1, keepdim=True)
-        weights = p * torch.expm1(off.clamp(max=_SATURATED)) * torch.exp(top.clamp(max=_SATURATED))
+        weights = p * torch.expm1(off.clamp(max=SATURATED)) * torch.exp(top.clamp(max=SATURATED))
         far = weighed(weights, values.abs(), own_value.wide().abs()) + weights.sum(-1, keepdim=True) * y.abs()
         return torch.minimum(far, largest)
 

@@ -6,28 +6,15 @@ the error of a score counts by the distance of its value from the result, and ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from agentcompile.validate.bound import Bounded, Context, Part
 from agentcompile.validate.tolerance import rounding
 
-_SATURATED = 30.0
+SATURATED = 30.0
 """The score error beyond which nothing is known; the bound is then the spread of the values."""
-_BLOCK = 1 << 23
-"""The number of elements of the [rows, slots, D] distances that are held at a time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Slots:
-    """The visible slots of one KV head [slots, head_dim] in float64, with the errors of freshly appended ones."""
-
-    value: Tensor
-    accumulated: Part
-    rounded: Part
-    variance: Part
+_BLOCK = 1 << 23  # the number of elements of the [rows, slots, D] distances that are held at a time
 
 
 def attention(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
@@ -47,12 +34,10 @@ def attention(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
             for block in (slice(start, start + step) for start in range(0, len(masks), step)):
                 some = rows.map(lambda t, block=block: t[block])  # type: ignore[misc]
                 parts.append(_rows(some, k, v, masks[block], float(ctx.told["scale"]), ctx))
-    value, accumulated, rounded, variance = (torch.cat(each).reshape(q.shape) for each in zip(*parts, strict=True))
-    return Bounded(value=value, accumulated=accumulated, rounded=rounded, variance=variance, shared=True)
+    return Bounded(*(torch.cat(each).reshape(q.shape) for each in zip(*parts, strict=True)), shared=True)
 
 
 def _queries(q: Bounded, sequence: int, heads: slice) -> Bounded:
-    """Return the queries of some heads of one sequence, [heads · T, D]."""
     shape = q.value.shape
     return q.map(lambda t: t.expand(shape)[sequence, heads].flatten(0, 1))
 
@@ -66,17 +51,14 @@ def _slots_of(at: Tensor, context: int, window: int) -> Tensor:
 
 def _visible(
     ctx: Context, operands: tuple[Bounded, ...], index: int, where: tuple[int, int], visible: Tensor
-) -> _Slots:
-    """Return one head of one sequence in cache `index`; `where` is (sequence, head).
-
-    Old slots are exact. Appended ones carry their error and, where they do not fit the cache's dtype, one rounding.
-    """
+) -> Bounded:
+    """Return a head's slots [slots, D] in cache `index`: old ones exact, appended ones with error and a rounding."""
     name, cache = ctx.node.inputs[index].value, operands[index].value
     append, dtype = ctx.out.appends.get(name), ctx.dtypes[name]
     value = cache[where][: visible.shape[1]].double()
     value[~visible.any(0)] = 0.0  # a hidden slot may hold NaN, and 0·NaN would reach the result
     if append is None:
-        return _Slots(value=value, accumulated=None, rounded=None, variance=None)
+        return Bounded(value=value)
     new, span = append.new, slice(*append.spans[where[0]])
     fresh = new.wide()[where]
     value[span] = fresh
@@ -88,16 +70,12 @@ def _visible(
         full[span] = rows if own is None else rows + own
         return full
 
-    return _Slots(
-        value=value,
-        accumulated=spread(new.accumulated, None),
-        rounded=spread(new.rounded, step),
-        variance=spread(new.variance, step.square() / 3.0),
-    )
+    variance = spread(new.variance, step.square() / 3.0)
+    return Bounded(value, spread(new.accumulated, None), spread(new.rounded, step), variance)
 
 
 def _rows(
-    q: Bounded, k: _Slots, v: _Slots, visible: Tensor, scale: float, ctx: Context
+    q: Bounded, k: Bounded, v: Bounded, visible: Tensor, scale: float, ctx: Context
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Attend with some queries of one group [rows, D] to one head's slots; `visible` is [rows, slots]."""
     wide, size = q.wide(), abs(scale)
@@ -132,12 +110,12 @@ def _rows(
 def _moved(p: Tensor, shift: Tensor, distance: Tensor) -> Tensor:
     """Return how far scores that are off by up to `shift` can move the output."""
     largest = shift.masked_fill(p == 0.0, 0.0).amax(dim=-1, keepdim=True)
-    factor = torch.expm1(shift.clamp(max=_SATURATED)) * torch.exp(largest.clamp(max=_SATURATED))
+    factor = torch.expm1(shift.clamp(max=SATURATED)) * torch.exp(largest.clamp(max=SATURATED))
     moved = torch.einsum("rs,rsd->rd", p * factor, distance)
     return torch.minimum(moved, distance.amax(dim=-2))
 
 
-def _variance(q: Bounded, k: _Slots, v: _Slots, p: Tensor, y: Tensor, scale: float) -> Tensor:
+def _variance(q: Bounded, k: Bounded, v: Bounded, p: Tensor, y: Tensor, scale: float) -> Tensor:
     """Return the output's variance under independent roundings of q (shared by all slots), new keys and new values."""
     wide = q.wide()
     total = torch.zeros_like(y)

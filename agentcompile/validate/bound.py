@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.graph import Node, Use
-from agentcompile.ops.reference import apply_views
-from agentcompile.validate.tolerance import ROUNDOFF, SPREAD, TORCH_DTYPES, rounding
+from agentcompile.ops.reference import DTYPES, apply_views
+from agentcompile.validate.tolerance import ROUNDOFF, SPREAD, rounding
 
 Part = Tensor | None
 """One part of an error; None means exactly zero everywhere."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Bounded:
     """A value with its error. Inputs keep their own dtype and have no error; everything computed is float64."""
 
@@ -34,20 +34,20 @@ class Bounded:
     """The worst case of declared roundings."""
     variance: Part = None
     """The variance of declared roundings, taken as independent and uniform."""
-    shared: bool = False
-    """Whether the declared roundings move a row of the last dimension as one: an error in a score moves all results of
-    its head.
-    """
+    shared: bool = field(default=False, kw_only=True)
+    """Whether declared roundings move a row of the last dimension as one, as an error in a score does a head."""
+
+    @property
+    def parts(self) -> tuple[Part, Part, Part]:
+        """The three parts of the error."""
+        return self.accumulated, self.rounded, self.variance
 
     def wide(self) -> Tensor:
         """Return the value as float64."""
         return self.value.double()
 
     def error(self, spread: float = SPREAD) -> Tensor:
-        """Return the absolute error allowed to this value before its own final rounding, broadcastable to it.
-
-        `spread` is the number of standard deviations that the declared roundings may reach.
-        """
+        """Return the absolute error allowed before the final rounding, with `spread` deviations of declared ones."""
         total = torch.zeros((), dtype=torch.float64)
         if self.accumulated is not None:
             total = total + self.accumulated
@@ -57,17 +57,8 @@ class Bounded:
 
     def map(self, move: Callable[[Tensor], Tensor]) -> Bounded:
         """Apply the same view to the value and its errors; `move` may move elements but never change them."""
-
-        def part(error: Part) -> Part:
-            return None if error is None else move(error)
-
-        return Bounded(
-            value=move(self.value),
-            accumulated=part(self.accumulated),
-            rounded=part(self.rounded),
-            variance=part(self.variance),
-            shared=self.shared,
-        )
+        parts = (None if part is None else move(part) for part in self.parts)
+        return Bounded(move(self.value), *parts, shared=self.shared)
 
 
 def add(*parts: Part) -> Part:
@@ -95,7 +86,7 @@ def round_to(value: Bounded, dtype: str, *, sharp: bool = False) -> Bounded:
     wide = value.wide()
     step = rounding(wide.abs(), dtype)
     if sharp:
-        error, apart = value.error(), (wide.to(TORCH_DTYPES[dtype]).double() - wide).abs()
+        error, apart = value.error(), (wide.to(DTYPES[dtype]).double() - wide).abs()
         step = torch.where((apart <= error) & (8.0 * error <= step), 0.0, step)
     return rounded_by(value, step)
 
@@ -126,9 +117,7 @@ class Propagation:
     values: dict[str, Bounded] = field(default_factory=dict)
     appends: dict[str, Append] = field(default_factory=dict)
     stored: dict[str, Bounded] = field(default_factory=dict)
-    """Outputs as later operators of the region read them: after the store. The check of an output adds the store's
-    rounding itself.
-    """
+    """Outputs as later operators of the region read them: after the store, whose rounding the output's check adds."""
     logits: dict[str, Bounded] = field(default_factory=dict)
     """The logits from which an argmax chose, by the id of its output."""
     notes: list[str] = field(default_factory=list)

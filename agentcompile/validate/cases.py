@@ -13,44 +13,14 @@ from agentcompile.validate.tolerance import Depth
 from agentcompile.validate.worn import PLACES, UNEVEN
 
 Style = Literal[
-    "normal",
-    "small",
-    "tiny",
-    "large",
-    "outliers",
-    "impulse",
-    "last",
-    "constant",
-    "zeros",
-    "cancel",
-    "aligned",
-    "nan",
-    "inf",
-    "exact",
-    "halves",
-    "huge",
-    "limit",
-    "choice",
-    "level",
-    "keen",
-    "infinities",
+    "normal", "small", "tiny", "large", "outliers", "impulse", "last", "constant", "zeros", "cancel",
+    "aligned", "nan", "inf", "exact", "halves", "huge", "limit", "choice", "level", "keen", "infinities",
     "worn",
-]
+]  # fmt: skip
 Past = Literal[
-    "normal",
-    "peaked",
-    "sunk",
-    "ramp",
-    "even",
-    "ladder",
-    "balanced",
-    "edges",
-    "ridges",
-    "drowned",
-    "towering",
-    "twins",
-    "worn",
-]
+    "normal", "peaked", "sunk", "ramp", "even", "ladder", "balanced", "edges", "ridges", "drowned",
+    "towering", "twins", "worn",
+]  # fmt: skip
 
 ANGLES = (700, 0, 1, 4097, 32767, 131000)
 """Positions whose rotation angles are tested; the first is the everyday one."""
@@ -61,14 +31,11 @@ STEERED, RAISED, LIFTED, SINGLE = 2, 4, 5, 6
 """The draws of parameters into which `choices` writes patterns, whose norms have large weights, whose norms have less
 large weights, and whose matrices have one weight per row.
 """
-_BENT = frozenset({"silu", "gelu", "gelu_tanh"})
-"""Operators with an exponential whose far ends are lines."""
-_ROWS = 288
-"""The number of rows that are looked up in a table with too many rows for all."""
+_BENT = frozenset({"silu", "gelu", "gelu_tanh"})  # operators with an exponential whose far ends are lines
+_ROWS = 288  # the number of rows that are looked up in a table with too many rows for all
 _ALL, _RESIDUES = 64, 16
 """The number of residues of 64 at which an argmax has its winner: all, or some when the weights are large."""
-_HALVES = 16
-"""The number of draws of sums that lie half way between two numbers."""
+_HALVES = 16  # the number of draws of sums that lie half way between two numbers
 _SUMS = ("linear", "add", "sub")
 _REDRAWN = 1 << 24
 """The number of weight elements beyond which a search does not draw and pack the parameters a second time."""
@@ -76,11 +43,7 @@ _REDRAWN = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One draw of inputs.
-
-    `length` is the number of cache slots that the newest token sees, itself included; in a batch, that of the longest
-    sequence.
-    """
+    """One draw of inputs; the newest token, in a batch that of the longest sequence, sees `length` cache slots."""
 
     style: Style
     length: int = 1
@@ -89,9 +52,7 @@ class Case:
     place: float = 0.5
     """The place of the special element, row or slot: 0 is the first, 1 the last."""
     weights: int = 0
-    """The draw of the parameters: −1 is small integers; `STEERED`, `RAISED`, `LIFTED` and `SINGLE` are described
-    there.
-    """
+    """The draw of the parameters: −1 is small integers; `STEERED`, `RAISED`, `LIFTED`, `SINGLE` are described there."""
     row: int = -1
     """The row of a table that is looked up, or the column of weights that an impulse picks; −1 leaves it to chance."""
     light: bool = False
@@ -156,11 +117,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
 
 
 def many(region: Region, seed: int) -> tuple[Case, ...]:
-    """Return very many light cases besides those of acceptance, fresh for every seed.
-
-    They cover sums that lie half way between two numbers, rows of tables, choices of an argmax, and inputs as in
-    trained models.
-    """
+    """Return many light cases, fresh for every seed: sums half way, table rows, choices, inputs as if trained."""
     draws = _HALVES if rounds_sums(region) else 0
     found = [Case(style="halves", place=at / (_HALVES - 1), weights=-1, light=True) for at in range(draws)]
     table = region.body.table()
@@ -181,11 +138,7 @@ def many(region: Region, seed: int) -> tuple[Case, ...]:
 
 
 def _as_trained(region: Region) -> list[Case]:
-    """Return cases whose sizes differ from channel to channel, as in trained models, at lengths near the everyday one.
-
-    A region with fp16 ports has none: beside large channels fp16 has no range for small ones, and no bound covers that
-    loss.
-    """
+    """Return cases whose sizes differ by channel, as in trained models; no bound covers what fp16 then loses."""
     if any(port.dtype == "fp16" for port in region.ports):
         return []
     context = _context(region)
@@ -260,5 +213,4 @@ def _elements(port: Port) -> int:
 
 
 def _near(tried: list[int], wanted: int) -> int:
-    """Return the longest length up to `wanted`."""
     return max((n for n in tried if n <= wanted), default=tried[0])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,10 +16,8 @@ from torch import Tensor
 from agentcompile.ir.region import Region
 
 _PERIOD = 64
-_LEAST = 16
-"""The number of columns below which there is no room for patterns."""
-_IMPULSE = 2.0
-"""The value of the impulse; with it the lowest weight overflows."""
+_LEAST = 16  # the number of columns below which there is no room for patterns
+_IMPULSE = 2.0  # the value of the impulse; with it the lowest weight overflows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +67,7 @@ def steered(chooser: Chooser, drawn: dict[str, Tensor], seed: int) -> None:
     plain = -1.0 - 2.0 * torch.rand(rows, columns(chooser, _PERIOD), generator=drawn_on, device="cpu")
     for at in range(plain.shape[1]):
         if at < len(_PATTERNS):
-            _PATTERNS[at](plain[:, at], rng)
+            _special(_PATTERNS[at], plain[:, at], rng)
         else:
             _one_best(plain[:, at], rng, at - len(_PATTERNS))
     plain = plain.to(w.device)
@@ -113,84 +110,55 @@ def _one_best(column: Tensor, rng: random.Random, residue: int) -> None:
     column[rng.choice(places[len(places) // 2 :])] = -4.0
 
 
-def _all_negative(column: Tensor, rng: random.Random) -> None:
-    _one_best(column, rng, rng.randrange(_PERIOD))
+_PATTERNS = (
+    "all negative", "tied near", "tied far", "tied ends", "all tied", "all infinite", "infinite but a block",
+    "infinite block", "infinite but last", "infinite but first", "tied across", "tied at half",
+)  # fmt: skip
+"""The special columns, in their order."""
 
 
-def _tied_near(column: Tensor, rng: random.Random) -> None:
-    first = rng.randrange(max(1, len(column) - 3))
-    column[first : first + 2] = -0.5
-    column[first + 2 : first + 4] = -4.0
-
-
-def _tied_across(column: Tensor, rng: random.Random) -> None:
-    """Tie the last row of a block and the first of the next; blocks of every usual size end at multiples of 64."""
-    edges = range(_PERIOD, len(column) - 1, _PERIOD) or range(8, len(column) - 1, 8)
-    for value in (-0.5, -4.0):
-        edge = rng.choice(edges) if edges else 1
-        column[edge - 1 : edge + 1] = value
-
-
-def _tied_at_half(column: Tensor, rng: random.Random) -> None:
-    """Tie the last row of one half and the first of the other, where two threads meet; for the negative, at a third."""
-    for value, parts in ((-4.0, 3), (-0.5, 2)):
-        edge = max(1, len(column) // parts)
-        column[edge - 1 : edge + 1] = value
-
-
-def _tied_far(column: Tensor, rng: random.Random) -> None:
-    for value in (-0.5, -4.0):
-        for _ in range(6):
-            column[rng.randrange(len(column))] = value
-    column[-1] = -0.5
-
-
-def _tied_ends(column: Tensor, _: random.Random) -> None:
-    column[0] = column[-1] = -0.5
-
-
-def _all_tied(column: Tensor, _: random.Random) -> None:
-    column.fill_(-1.5)
-
-
-def _all_infinite(column: Tensor, _: random.Random) -> None:
-    column.fill_(-torch.inf)
-
-
-def _infinite_but_a_block(column: Tensor, rng: random.Random) -> None:
+def _special(pattern: str, column: Tensor, rng: random.Random) -> None:
     rows = len(column)
-    begin = rng.randrange(rows)
-    kept = column[begin : begin + max(1, rows // 5)].clone()
-    _one_best(kept, rng, rng.randrange(_PERIOD))
-    column.fill_(-torch.inf)
-    column[begin : begin + len(kept)] = kept
-
-
-def _infinite_block(column: Tensor, rng: random.Random) -> None:
-    begin = rng.randrange(len(column))
-    column[begin : begin + max(1, len(column) // 3)] = -torch.inf
-    _one_best(column, rng, rng.randrange(_PERIOD))
-
-
-def _infinite_but_last(column: Tensor, _: random.Random) -> None:
-    column[:-1] = -torch.inf
-
-
-def _infinite_but_first(column: Tensor, _: random.Random) -> None:
-    column[1:] = -torch.inf
-
-
-_PATTERNS: tuple[Callable[[Tensor, random.Random], None], ...] = (
-    _all_negative,
-    _tied_near,
-    _tied_far,
-    _tied_ends,
-    _all_tied,
-    _all_infinite,
-    _infinite_but_a_block,
-    _infinite_block,
-    _infinite_but_last,
-    _infinite_but_first,
-    _tied_across,
-    _tied_at_half,
-)
+    match pattern:
+        case "all negative":
+            _one_best(column, rng, rng.randrange(_PERIOD))
+        case "tied near":
+            first = rng.randrange(max(1, rows - 3))
+            column[first : first + 2] = -0.5
+            column[first + 2 : first + 4] = -4.0
+        case "tied across":  # a block's last row and the next one's first; blocks of usual sizes end at multiples of 64
+            edges = range(_PERIOD, rows - 1, _PERIOD) or range(8, rows - 1, 8)
+            for value in (-0.5, -4.0):
+                edge = rng.choice(edges) if edges else 1
+                column[edge - 1 : edge + 1] = value
+        case "tied at half":  # the last row of one half and the first of the other; for the negative, at a third
+            for value, parts in ((-4.0, 3), (-0.5, 2)):
+                edge = max(1, rows // parts)
+                column[edge - 1 : edge + 1] = value
+        case "tied far":
+            for value in (-0.5, -4.0):
+                for _ in range(6):
+                    column[rng.randrange(rows)] = value
+            column[-1] = -0.5
+        case "tied ends":
+            column[0] = column[-1] = -0.5
+        case "all tied":
+            column.fill_(-1.5)
+        case "all infinite":
+            column.fill_(-torch.inf)
+        case "infinite but a block":
+            begin = rng.randrange(rows)
+            kept = column[begin : begin + max(1, rows // 5)].clone()
+            _one_best(kept, rng, rng.randrange(_PERIOD))
+            column.fill_(-torch.inf)
+            column[begin : begin + len(kept)] = kept
+        case "infinite block":
+            begin = rng.randrange(rows)
+            column[begin : begin + max(1, rows // 3)] = -torch.inf
+            _one_best(column, rng, rng.randrange(_PERIOD))
+        case "infinite but last":
+            column[:-1] = -torch.inf
+        case "infinite but first":
+            column[1:] = -torch.inf
+        case _:
+            raise AssertionError(pattern)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.trial import Check
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.bound import Bounded
 from agentcompile.validate.tolerance import (
     RATIO_ELEMENTS,
@@ -18,7 +19,6 @@ from agentcompile.validate.tolerance import (
     ROW_SLACK,
     ROW_SPREAD,
     TINY,
-    TORCH_DTYPES,
     rounding,
 )
 
@@ -38,13 +38,8 @@ class Tally:
         before = self.checks.get(name)
         worse = before is None or (before.ok and (not ok or measured > before.measured))
         if worse:
-            self.checks[name] = Check(
-                name=name,
-                ok=ok,
-                measured=math.inf if math.isnan(measured) else measured,
-                allowed=allowed,
-                detail=detail,
-            )
+            measured = math.inf if math.isnan(measured) else measured
+            self.checks[name] = Check(name=name, ok=ok, measured=measured, allowed=allowed, detail=detail)
 
     def claim(self, name: str, ok: bool, detail: str) -> None:
         """Record a yes/no check; `detail` says what is wrong when it fails."""
@@ -64,7 +59,7 @@ def compare(
     Outputs of `everyday` cases also enter the pooled error ratio, which `finish` checks.
     """
     r = reference.wide().contiguous()
-    rb = r.to(TORCH_DTYPES[dtype]).double()
+    rb = r.to(DTYPES[dtype]).double()
     wide = y.double().contiguous()
     if not _contract(tally, wide, rb, eager.double(), where):
         return
@@ -86,10 +81,7 @@ def compare(
 
 
 def _contract(tally: Tally, y: Tensor, rb: Tensor, eager: Tensor, where: str) -> bool:
-    """Check for NaN where the reference is NaN, infinities of its sign, and finite values elsewhere.
-
-    Where PyTorch's own result is of another class than the float64 one, either class is accepted.
-    """
+    """Check that NaN and infinities are where the float64 reference, or PyTorch's own result, has them."""
     same = _alike(y, rb) | (_alike(y, eager) & ~_alike(eager, rb))
     bad = int((~same).sum())
     first = int((~same).view(-1).to(torch.uint8).argmax()) if bad else 0
@@ -99,7 +91,6 @@ def _contract(tally: Tally, y: Tensor, rb: Tensor, eager: Tensor, where: str) ->
 
 
 def _alike(a: Tensor, b: Tensor) -> Tensor:
-    """Return whether two numbers are both finite, both NaN, or the same infinity."""
     return torch.where(b.isfinite(), a.isfinite(), torch.where(b.isnan(), a.isnan(), a == b))
 
 

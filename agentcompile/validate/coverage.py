@@ -14,10 +14,8 @@ from agentcompile.ir.digest import digest
 _SMALL = 66
 """Every length up to this one is tested: both sides of the widest step (64) of a vector unit or a tile are included."""
 _PERIOD = 64
-_SCALE = 1024
-"""The first of the two scales; the second is the end of the cache."""
-_PARTS = (2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)
-"""The numbers of parts into which work is usually split."""
+_SCALE = 1024  # the first of the two scales; the second is the end of the cache
+_PARTS = (2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # the numbers of parts into which work is usually split
 
 
 def _rng(seed: int, *names: str) -> random.Random:

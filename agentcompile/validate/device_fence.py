@@ -31,11 +31,7 @@ class _Mapping:
 
 
 def fenced(nbytes: int, *, before: bool = False) -> Tensor:
-    """Return undefined bytes [nbytes] on the current device that end, or begin (`before`), with their mapping.
-
-    Raises:
-        AgentCompileError: the driver cannot map them (environment).
-    """
+    """Return undefined bytes [nbytes] on the current device that end, or begin (`before`), with their mapping."""
     driver = load("driver", lambda one: checked(one.cuInit(0), "the driver does not start", _HINT), what="", hint=_HINT)
     wanted = driver.CUmemAllocationProp()
     wanted.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED

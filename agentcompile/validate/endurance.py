@@ -17,23 +17,18 @@ from torch import Tensor
 
 from agentcompile.ir.region import Region
 from agentcompile.validate.cases import Case
-from agentcompile.validate.compare import Tally
 from agentcompile.validate.inputs import Generator, generator
 from agentcompile.validate.production import Quarters
+from agentcompile.validate.rig import BITS, Subject, same_bits
 
 CHECK = "endurance"
 GENERATION = 4096
 """The number of tokens in the generation."""
 LEAST = 6 * GENERATION
-"""The number of launches for a region with few sites, whose kernel is cheap to launch more often than a generation
-does.
-"""
+"""The launches for a region with few sites: its kernel is cheap to launch more often than a generation does."""
 BUDGET_S = 1.0
-"""The time in seconds that one candidate's launches may take. A kernel of a millisecond makes a thousand launches, and
-the report says so.
-"""
-_STRETCHED = 4.0
-"""The factor by which wall time may exceed the budget, as the machine may be shared."""
+"""The time in seconds that one candidate's launches may take; the report says when it was not enough."""
+_STRETCHED = 4.0  # the factor by which wall time may exceed the budget, as the machine may be shared
 _SETS, _POINTS, _SLICES = 6, 64, 20
 _ANGLES = 1009
 
@@ -83,7 +78,7 @@ class PlainLoop:
             for turn in self._turns:
                 self._run(self._buffers)
                 self._launches += 1
-                if not all(_same(found, expected) for found, expected in turn.equal):
+                if not all(same_bits(found, expected) for found, expected in turn.equal):
                     self._wrong += 1
                     self._first = self._first or self._launches
                 for to, source in turn.copied:
@@ -95,42 +90,30 @@ class PlainLoop:
 
 
 def endure(
-    region: Region,
-    quarters: Quarters,
-    loop: MakeLoop,
-    tally: Tally,
-    *,
-    launches: int,
-    seed: int,
-    tokens: int,
-    parameters: Mapping[str, Tensor],
-    length: int,
-    deterministic: bool,
-    budget_s: float = BUDGET_S,
-    beat: Callable[[], None] = lambda: None,
+    of: Subject, quarters: Quarters, loop: MakeLoop, *, launches: int, parameters: Mapping[str, Tensor], length: int
 ) -> None:
-    """Launch `launches` times, for at most about `budget_s` seconds, and record the check.
+    """Launch `launches` times, for at most about `BUDGET_S` seconds, and record the check.
 
     `parameters` are the weights; `length` is that of the everyday case. Results of a nondeterministic candidate are not
-    compared here; the caller validates the candidate again afterwards. `beat` is called after each stretch of launches.
+    compared here; the caller validates the candidate again afterwards.
     """
-    sets = _sets(region, quarters, seed=seed, tokens=tokens, parameters=parameters, length=length)
-    turns = _turns(region, quarters, sets, deterministic)
+    sets = _sets(of, quarters, parameters=parameters, length=length)
+    turns = _turns(of.region, quarters, sets, of.facts.deterministic)
     for name, tensor in sets[0].items():
         quarters.buffers[name].copy_(tensor)
     running = loop(quarters.buffers, turns)
-    done, most, clock = 0, 1, _Clock(budget_s)
-    litter, ends = generator(seed, "litter"), _ends(launches, seed)
+    done, most, clock = 0, 1, _Clock()
+    litter, ends = generator(of.seed, "litter"), _ends(launches, of.seed)
     for turn, end in enumerate(ends):
         while done < end and running.wrong()[0] == 0:
             rounds, before = min(-(-(end - done) // len(turns)), most), clock.share
             running.run(rounds)
-            beat()
+            of.tools.beat()
             done += rounds * len(turns)
             # The next stretch may be longer, as long as it is a small share of the budget.
             fits = int(rounds / _SLICES / max(clock.share - before, 1e-6))
             most = max(1, min(4 * most, fits))
-            if clock.over:
+            if clock.share > 1.0:
                 break
         if done < end or running.wrong()[0]:
             break
@@ -142,29 +125,23 @@ def endure(
     wrong, first = running.wrong()
     if wrong:
         text = f"launch {first} in a row left other bits than the same inputs before, as did {wrong - 1} more of {done}"
-        tally.add(CHECK, float(wrong), 0.0, text)
+        of.tally.add(CHECK, float(wrong), 0.0, text)
     else:
-        short = f" of {launches} wanted, which {budget_s:g} s were not enough for" if done < launches else ""
-        tally.add(CHECK, 0.0, 0.0, f"{done} launches in a row{short}")
+        short = f" of {launches} wanted, which {BUDGET_S:g} s were not enough for" if done < launches else ""
+        of.tally.add(CHECK, 0.0, 0.0, f"{done} launches in a row{short}")
 
 
 class _Clock:
     """The CPU time of this thread, which is what a candidate costs when other processes share the cores."""
 
-    def __init__(self, budget_s: float) -> None:
-        self._budget_s = budget_s
+    def __init__(self) -> None:
         self._cpu, self._wall = time.thread_time(), time.monotonic()
 
     @property
     def share(self) -> float:
         """The spent share of the budget, in CPU time or in the wall time that is allowed, whichever is the larger."""
         cpu, wall = time.thread_time() - self._cpu, time.monotonic() - self._wall
-        return max(cpu, wall / _STRETCHED) / self._budget_s
-
-    @property
-    def over(self) -> bool:
-        """Whether the budget is spent."""
-        return self.share > 1.0
+        return max(cpu, wall / _STRETCHED) / BUDGET_S
 
 
 def _ends(launches: int, seed: int) -> list[int]:
@@ -179,15 +156,10 @@ def _ends(launches: int, seed: int) -> list[int]:
     return sorted(end for end in ends if 0 < end <= launches)
 
 
-def _sets(
-    region: Region, quarters: Quarters, *, seed: int, tokens: int, parameters: Mapping[str, Tensor], length: int
-) -> list[dict[str, Tensor]]:
-    """Return activations, numbers and positions of several launches, by port; load the first one's weights and states.
-
-    No launch sees more slots than the first.
-    """
-    draws = Generator(region, seed=seed, tokens=tokens)
-    resident = {port.name for port in region.ports if port.role in ("weight", "state", "constant", "output")}
+def _sets(of: Subject, quarters: Quarters, *, parameters: Mapping[str, Tensor], length: int) -> list[dict[str, Tensor]]:
+    """Return several launches' inputs, by port, none with more slots than the first; load its weights and states."""
+    draws = Generator(of.region, seed=of.seed, tokens=of.tokens)
+    resident = {port.name for port in of.region.ports if port.role in ("weight", "state", "constant", "output")}
     found: list[dict[str, Tensor]] = []
     for index in range(_SETS):
         seen = max(1, length - index * max(1, length // (2 * _SETS)))
@@ -201,7 +173,6 @@ def _sets(
 def _turns(
     region: Region, quarters: Quarters, sets: Sequence[Mapping[str, Tensor]], deterministic: bool
 ) -> tuple[Turn, ...]:
-    """Launch once on every set to get the expected results, and return the turns of the loop."""
     outputs = [port.name for port in region.ports if port.role == "output"]
     turns = []
     for index, inputs in enumerate(sets):
@@ -241,10 +212,4 @@ def _appended(region: Region, buffers: Mapping[str, Tensor]) -> list[Tensor]:
 
 def _other(tensor: Tensor) -> Tensor:
     """Return inverted bits, which no correct result has."""
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return tensor.view(kind).bitwise_not().view(tensor.dtype)
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
+    return tensor.view(BITS[tensor.element_size()]).bitwise_not().view(tensor.dtype)

@@ -6,29 +6,26 @@ even one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from agentcompile.ir.graph import Graph, Node
 from agentcompile.ir.region import Region
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.bound import Bounded, Propagation
 from agentcompile.validate.compare import Tally
-from agentcompile.validate.drawn import Drawn
-from agentcompile.validate.tolerance import ROUNDOFF, TORCH_DTYPES, DeclaredArithmetic
+from agentcompile.validate.propagate import Drawn
+from agentcompile.validate.tolerance import ROUNDOFF, DeclaredArithmetic
 
-_EXACT_SUM = 2.0**23
-"""The limit up to which sums of integers are exact in float32, in every order."""
+_EXACT_SUM = 2.0**23  # the limit up to which sums of integers are exact in float32, in every order
 
 
 def compare(
     region: Region, facts: DeclaredArithmetic, drawn: Drawn, found: Mapping[str, Tensor], tally: Tally, tokens: int
 ) -> None:
-    """Compare the outputs in `found`, by port, with exact results: integers, or integers after one rounding.
-
-    PyTorch may round a sum as often as it likes, so its sums are skipped where the rounding is tested.
-    """
+    """Compare the outputs in `found`, by port, with exact results: integers, or integers after one rounding."""
     halves, name = drawn.case.style == "halves", drawn.case.style
     reasons, uses = inexact(region.body, drawn.out, facts), dict(region.body.outputs)
     for port in region.ports:
@@ -36,7 +33,7 @@ def compare(
             continue
         use, y = uses[port.name], found[port.name]
         expected = drawn.out.seen(use, tokens).value.reshape(y.shape)
-        stored = expected.to(TORCH_DTYPES[port.dtype])
+        stored = expected.to(DTYPES[port.dtype])
         reason = reasons.get(use.value, "")
         if not reason and halves and facts.accumulation == "library":
             reason = "PyTorch rounds partial sums"
@@ -61,24 +58,17 @@ def inexact(graph: Graph, out: Propagation, facts: DeclaredArithmetic) -> dict[s
         elif node.op == "attention":
             reason = _attention(node, out, found)
         elif not reason:
-            reason = _RULES.get(node.op, _never)(node, out)
+            reason = _whole(node, out) if node.op in _KEEP else f"{node.op} does not keep integers"
         if not reason and node.op == "linear":
             error = out.values[node.outputs[0]].error()
             reason = "its sums are too large" if float(error.max()) > facts.coefficient * _EXACT_SUM else ""
-        narrow = [name for name in node.outputs if name in held and not _holds(held[name], out.values[name].value)]
+        made = {name: out.values[name].value for name in node.outputs if name in held}
+        narrow = [name for name, v in made.items() if not torch.equal(v.to(DTYPES[held[name]]).double(), v.double())]
         if not reason and narrow:
             reason = f"{narrow[0]} is held in {held[narrow[0]]}, which cannot"
         if reason:
             found |= dict.fromkeys(node.outputs, reason)
     return found
-
-
-def _holds(dtype: str, value: Tensor) -> bool:
-    return torch.equal(value.to(TORCH_DTYPES[dtype]).double(), value.double())
-
-
-def _never(node: Node, _: Propagation) -> str:
-    return f"{node.op} does not keep integers"
 
 
 def _whole(node: Node, out: Propagation) -> str:
@@ -89,10 +79,7 @@ def _whole(node: Node, out: Propagation) -> str:
 
 
 def _attention(node: Node, out: Propagation, found: dict[str, str]) -> str:
-    """Return why attention is not exact.
-
-    It is exact for zero queries over a power of two of slots, with values that are divisible by that number.
-    """
+    """Return why attention is not exact: it is for zero queries over a power of two of slots, divisible values."""
     query, positions = out.values[node.inputs[0].value], out.values[node.inputs[3].value]
     slots = positions.value.reshape(-1) + 1
     if bool(query.value.any()):
@@ -107,4 +94,3 @@ def _attention(node: Node, out: Propagation, found: dict[str, str]) -> str:
 
 
 _KEEP = ("linear", "add", "sub", "mul", "relu", "rope", "embedding", "position_table", "cast", "argmax", "cache_append")
-_RULES: dict[str, Callable[[Node, Propagation], str]] = dict.fromkeys(_KEEP, _whole)

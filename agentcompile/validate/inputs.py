@@ -16,23 +16,20 @@ from torch import Tensor
 from agentcompile.ir.digest import digest
 from agentcompile.ir.graph import Dim, Node, Value
 from agentcompile.ir.region import Region
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.cases import LENGTHS, LIFTED, RAISED, SINGLE, STEERED, Case
 from agentcompile.validate.choices import chooser_of, impulse, steered
 from agentcompile.validate.magnitude import raised
 from agentcompile.validate.propagate import propagate
 from agentcompile.validate.scores import chosen, met_alike, unturned
-from agentcompile.validate.styles import bends, halved, level, single, styled
-from agentcompile.validate.tiles import TILE, normal, telling, whole
-from agentcompile.validate.tolerance import TORCH_DTYPES, DeclaredArithmetic
+from agentcompile.validate.styles import TILE, bends, halved, level, normal, single, styled, telling, whole
+from agentcompile.validate.tolerance import DeclaredArithmetic
 from agentcompile.validate.worn import UNEVEN, past, uneven, worn
 
 _GAINS = {RAISED: 256.0, LIFTED: 16.0}
-"""The factor on a norm's weight, by draw. A norm removes the scale of its input, so only its weight makes its result
-large.
-"""
+"""The factor on a norm's weight, by draw; a norm removes its input's scale, so only this makes results large."""
 _THETA = 10000.0
-_PEAK = 130.0
-"""The score beside which no other score has any weight."""
+_PEAK = 130.0  # the score beside which no other score has any weight
 _ALIKE = {"towering": 1e5, "twins": 40.0}
 """The score that every query of a group gives one key. A bf16 score misses the first by more than exp can represent;
 beside the second, float rounding drops the weights of all others, while two equal scores are still equal.
@@ -74,7 +71,7 @@ class Generator:
                     ops = {node.op for node in self._readers[value.id]}
                     matrix, norm = "linear" in ops and drawn.dim() == 2, "rms_norm" in ops
                     drawn = uneven(drawn, rng, norm=norm, scored=norm and self._is_scored(value), matrix=matrix)
-                drawn = drawn.to(TORCH_DTYPES[value.dtype])
+                drawn = drawn.to(DTYPES[value.dtype])
                 found[value.id] = telling(drawn) if which not in (-1, SINGLE) and drawn.numel() <= TILE else drawn
         chooser = chooser_of(self.region) if which == STEERED else None
         if chooser is not None:
@@ -104,7 +101,7 @@ class Generator:
         for value in self._inputs:
             if value.id not in found:
                 rng = generator(self._seed, "draw", value.id, case.name)
-                found[value.id] = self._drawn(value, case, rng).to(TORCH_DTYPES[value.dtype])
+                found[value.id] = self._drawn(value, case, rng).to(DTYPES[value.dtype])
         self._rotate(case, found)
         if case.style == "limit":
             raised(self.region, found, case.place)
@@ -153,7 +150,6 @@ class Generator:
         return styled(shape, case, rng)
 
     def _is_scored(self, value: Value) -> bool:
-        """Return whether a query or a key is made of this value."""
         names, turned = {value.id}, {use.value for node in self._nodes("rope") for use in node.inputs[:1]}
         names |= {node.outputs[0] for node in self._nodes("rms_norm") if value.id in [u.value for u in node.inputs]}
         turned |= {use.value for node in self._nodes("attention") for use in node.inputs[:1]}
@@ -195,7 +191,6 @@ class Generator:
         return any(value.id in self._family(node, 2) for node in self._nodes("attention"))
 
     def _family(self, node: Node, index: int) -> set[str]:
-        """Return the value that an input of `node` denotes, with the buffer it lives in."""
         table = self.region.body.table()
         name = node.inputs[index].value
         return {name, table[name].alias}
@@ -208,7 +203,6 @@ class Generator:
         return found | {node.inputs[0].value for node in self._nodes("position_table")}
 
     def _table_rows(self, value: Value) -> int:
-        """Return the number of rows of the table that `value` indexes."""
         table = self.region.body.table()
         for node in self._readers[value.id]:
             if node.op == "embedding":
@@ -306,11 +300,11 @@ class Generator:
             while name in producers:
                 at = producers[name]
                 if at.op == "rope":
-                    key = unturned(key, *(found[use.value] for use in at.inputs[1:3]))
+                    key = unturned(key, *(found[use.value].reshape(-1, 1, key.shape[-1]) for use in at.inputs[1:3]))
                 elif at.op == "rms_norm":
                     key = key / (found[at.inputs[1].value].double() + float(str(dict(at.attrs).get("offset", 0.0))))
                 name = at.inputs[0].value
-            if table[name].dtype in TORCH_DTYPES and found[name].numel() == key.numel():
+            if table[name].dtype in DTYPES and found[name].numel() == key.numel():
                 found[name] = key.reshape(found[name].shape).to(found[name].dtype)
 
     def _query(self, node: Node, found: Mapping[str, Tensor]) -> Tensor:
@@ -371,7 +365,6 @@ class Generator:
         return name
 
     def _break(self, case: Case, found: dict[str, Tensor]) -> None:
-        """Put a NaN or an infinity into one element of one activation."""
         ports = [v.id for v in self._inputs if v.role == "activation" and v.id in found and self._plain(v)]
         if ports:
             name = ports[round(case.place * (len(ports) - 1))]
@@ -382,6 +375,5 @@ class Generator:
                 flat[(at + 3) % flat.numel()] = math.inf
 
     def _plain(self, value: Value) -> bool:
-        """Return whether a value is data, and not an index or an angle."""
         angles = {use.value for node in self._nodes("rope") for use in node.inputs[1:]}
         return value.dtype not in ("int64", "int32") and value.id not in angles

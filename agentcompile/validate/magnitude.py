@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.region import Region
-from agentcompile.validate.tolerance import TORCH_DTYPES
+from agentcompile.ops.reference import DTYPES
 
-_FULL = 0.99
-"""The share of the largest number that a bound may reach."""
+_FULL = 0.99  # the share of the largest number that a bound may reach
 _SQUARES = 1e38
 _STEP = 2.0**-0.25
 _UNARY = {"silu": 1.0, "gelu": 1.0, "gelu_tanh": 1.0, "relu": 1.0, "cast": 1.0, "rope": 2.0}
@@ -37,8 +36,10 @@ def raised(region: Region, found: dict[str, Tensor], place: float) -> None:
     if not names:
         return
     first = round(place * (len(names) - 1))
-    sizes = {name: _largest(tensor) for name, tensor in found.items() if tensor.is_floating_point()}
-    sums = _row_sums(region, found)
+    floats = {name: tensor for name, tensor in found.items() if tensor.is_floating_point()}
+    sizes = {name: float(t.abs().nan_to_num(nan=0.0).max()) if t.numel() else 0.0 for name, t in floats.items()}
+    matrices = {node.inputs[1].value for node in region.body.nodes if node.op == "linear"} & found.keys()
+    sums = {name: float(found[name].abs().sum(1, dtype=torch.float32).max()) for name in matrices}
     for name in (*names[first:], *names[:first]):
         if sizes[name] == 0.0:
             continue
@@ -49,15 +50,6 @@ def raised(region: Region, found: dict[str, Tensor], place: float) -> None:
         if size > low:
             found[name] = (found[name].double() * (size / low)).to(found[name].dtype)
             sizes[name] = size
-
-
-def _largest(tensor: Tensor) -> float:
-    return float(tensor.abs().nan_to_num(nan=0.0).max()) if tensor.numel() else 0.0
-
-
-def _row_sums(region: Region, found: Mapping[str, Tensor]) -> dict[str, float]:
-    matrices = {node.inputs[1].value for node in region.body.nodes if node.op == "linear"}
-    return {name: float(found[name].abs().sum(1, dtype=torch.float32).max()) for name in matrices if name in found}
 
 
 def _fits(region: Region, sizes: Mapping[str, float], found: Mapping[str, Tensor], sums: Mapping[str, float]) -> bool:
@@ -87,7 +79,7 @@ def _fits(region: Region, sizes: Mapping[str, float], found: Mapping[str, Tensor
             made = 0.0
         else:
             return False
-        dtype = TORCH_DTYPES[table[node.outputs[0]].dtype]
+        dtype = DTYPES[table[node.outputs[0]].dtype]
         if dtype.is_floating_point and made > _FULL * torch.finfo(dtype).max:
             return False
         at |= dict.fromkeys(node.outputs, made)

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from agentcompile.ir.graph import Graph
 from agentcompile.ops.reference import keywords
 from agentcompile.validate.bound import Bounded, Context, Propagation, round_to
+from agentcompile.validate.cases import Case
 from agentcompile.validate.rules import RULES, numeric
 from agentcompile.validate.tolerance import KEEN, DeclaredArithmetic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """A case with its inputs, the reference with its bounds, and the model's own result."""
+
+    case: Case
+    inputs: dict[str, Tensor]
+    out: Propagation
+    eager: dict[str, Tensor]
+    """Outputs by name and states, after the model ran in its own arithmetic; empty for a light case."""
 
 
 def owners(graph: Graph) -> dict[str, str]:
@@ -63,11 +76,7 @@ def propagate(
             library=library,
         )
         rule = RULES.get(node.op)
-        results: tuple[Bounded, ...]
-        if rule is not None:
-            results = (rule(context, operands),)
-        else:
-            results = numeric(context, graph)
+        results = (rule(context, operands),) if rule is not None else numeric(context, graph)
         for name, result in zip(node.outputs, results, strict=True):
             held = declared.get(name, table[name].dtype if library else "")
             narrow = round_to(result, held, sharp=sharp) if held else result

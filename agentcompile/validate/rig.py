@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,16 +14,20 @@ from agentcompile.validate.arena import Arena, Fence, Poison, fingerprint, poiso
 from agentcompile.validate.bound import Append
 from agentcompile.validate.cases import Case
 from agentcompile.validate.compare import Tally, compare
-from agentcompile.validate.drawn import Drawn
 from agentcompile.validate.inputs import extent
+from agentcompile.validate.propagate import Drawn
 from agentcompile.validate.tolerance import DeclaredArithmetic
 
 Run = Callable[[Mapping[str, Tensor]], None]
+Serial = Callable[[Mapping[str, Tensor], bool], None]
+"""A function that launches with one rank after another; True starts with the last rank."""
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The type of plain bits of an element, by its bytes."""
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Return whether two tensors are equal bit for bit, NaNs included."""
-    kind = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    kind = BITS[a.element_size()]
     return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
 
 
@@ -37,11 +41,22 @@ class Instruments:
     same_bits: Callable[[Tensor, Tensor], bool] = same_bits
     broken: Callable[[Arena], list[str]] = Arena.broken
     recall: Callable[[Case, Callable[[Case], Drawn]], Drawn] = lambda case, draw: draw(case)
-    """Returns a case as numbers: it draws them, or reuses an earlier draw for the same region, facts, seed and tokens
-    when several candidates are validated in one process. Whoever launches works on copies.
-    """
+    """Returns a case as numbers: drawn now, or before for the same suite; whoever launches works on copies."""
     beat: Callable[[], None] = lambda: None
     """Called after each launch, to tell whoever waits that the suite goes on."""
+
+
+@dataclass(kw_only=True)
+class Subject:
+    """A candidate under test, with all that its tests share."""
+
+    region: Region
+    facts: DeclaredArithmetic
+    run: Run
+    tally: Tally
+    tools: Instruments
+    seed: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,29 +75,18 @@ class Result:
 class Rig:
     """Buffers by port and workspace name, loaded with inputs and launched on."""
 
-    def __init__(
-        self,
-        region: Region,
-        facts: DeclaredArithmetic,
-        run: Run,
-        tally: Tally,
-        tools: Instruments,
-        *,
-        seed: int,
-        tokens: int,
-        fenced: Fence = "",
-        spaces: Rig | None = None,
-    ) -> None:
+    def __init__(self, of: Subject, *, fenced: Fence = "", spaces: Rig | None = None) -> None:
         """Allocate the buffers; the workspaces are those of `spaces` when it is given."""
-        self._facts, self._run, self._tally, self._tools = facts, run, tally, tools
-        self._arena = Arena(seed=seed)
+        region, facts = of.region, of.facts
+        self._facts, self._run, self._tally, self._tools = facts, of.run, of.tally, of.tools
+        self._arena = Arena(seed=of.seed)
         self._layouts: dict[str, str] = {}
         self._outputs = [port for port in region.ports if port.role == "output"]
         self._inputs = [port for port in region.ports if port.role != "output"]
         self._prints: dict[str, str] = {}
         wanted = dict(facts.layouts)
         for port in region.ports:
-            shape = extent(port.shape, tokens)
+            shape = extent(port.shape, of.tokens)
             layout = wanted.get(port.family, "row-major") if port.role == "weight" else "row-major"
             if layout != "row-major":
                 self._layouts[port.name] = layout
@@ -148,10 +152,7 @@ class Rig:
         return Result(tensors=found, pattern=pattern)
 
     def redzones(self, where: str) -> None:
-        """Check that no redzone changed since the last check, and that workspaces that start as zeros hold zeros again.
-
-        The next launch, on other inputs, reads what this one leaves in such a workspace.
-        """
+        """Check that no redzone changed since the last check, and that zeroed workspaces are left all zeros again."""
         broken = self._tools.broken(self._arena)
         self._tally.claim("redzone", not broken, f"{where}: written outside {', '.join(broken)}")
         left = [name for name, _, _, zeroed in self._facts.workspaces if zeroed and bool(self._buffers[name].any())]
@@ -193,3 +194,30 @@ class Rig:
             port for port, tensor in first.tensors.items() if not self._tools.same_bits(tensor, other.tensors[port])
         ]
         self._tally.claim(name, not changed, f"{where}: {', '.join(changed)} differs")
+
+
+def in_place(run: Run, output: str, source: str, buffers: Mapping[str, Tensor]) -> None:
+    """Launch with one buffer as output and input, then put the result and the input into their own buffers."""
+    before = buffers[source].clone()
+    run({**buffers, output: buffers[source].view(buffers[output].shape)})
+    buffers[output].copy_(buffers[source].view(buffers[output].shape))
+    buffers[source].copy_(before)
+
+
+def side_by_side(run: Run, pitched: Sequence[tuple[str, str]], tokens: int, buffers: Mapping[str, Tensor]) -> None:
+    """Launch with the inputs of each pitch as columns of one matrix, with NaN columns between them."""
+    views, spaces = dict(buffers), {space for _, space in pitched}
+    for space in spaces:
+        dense = {name: buffers[name].view(tokens, -1) for name, told in pitched if told == space}
+        gap = min(tensor.shape[1] for tensor in dense.values())
+        width = sum(tensor.shape[1] + gap for tensor in dense.values())
+        first = next(iter(dense.values()))
+        wide = torch.full((tokens, width), torch.nan, dtype=first.dtype, device=first.device)
+        begin = 0
+        for name, tensor in dense.items():
+            views[name] = wide[:, begin : begin + tensor.shape[1]].copy_(tensor)
+            begin += tensor.shape[1] + gap
+        buffers[space].fill_(width)
+    run(views)
+    for space in spaces:
+        buffers[space].zero_()

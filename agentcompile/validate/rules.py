@@ -20,16 +20,9 @@ from agentcompile.validate.bound import Append, Bounded, Context, Part, Rule, ad
 from agentcompile.validate.tolerance import ROUNDOFF, rounding
 
 _CHUNK = {"cpu": 1 << 18, "cuda": 1 << 27}
-"""The number of weight elements widened to float64 at a time, by device. 2 MiB stay in a core's cache, which is five
-times faster than DRAM; small pieces do not help a GPU.
-"""
+"""The weights widened to float64 at a time, by device: 2 MiB stay in a core's cache, five times as fast as DRAM."""
 
-_SPARSE = 16
-"""Zero columns are left out when at most one column in this many is not zero."""
-
-
-def _stack(*rows: Part) -> Tensor:
-    return torch.cat([row for row in rows if row is not None], dim=0)
+_SPARSE = 16  # zero columns are left out when at most one column in this many is not zero
 
 
 def linear(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
@@ -45,7 +38,7 @@ def linear(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
     drift = torch.empty_like(plain)
     rounded = torch.empty_like(plain) if x.rounded is not None else None
     variance = torch.empty_like(plain) if x.variance is not None else None
-    absolute = _stack(worst, _flat(x.rounded, wide))
+    absolute = torch.cat([rows for rows in (worst, _flat(x.rounded, wide)) if rows is not None])
     spread = _flat(x.variance, wide)
     step = max(1, _CHUNK[w.device.type] // max(w.shape[1], 1))
     for start in range(0, w.shape[0], step):
@@ -62,17 +55,12 @@ def linear(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
         bias = operands[2].wide()
         plain += bias
         drift += ctx.coefficient * bias.abs()
-    return Bounded(
-        value=plain.reshape(shape),
-        accumulated=drift.reshape(shape),
-        rounded=None if rounded is None else rounded.reshape(shape),
-        variance=None if variance is None else variance.reshape(shape),
-    )
+    return Bounded(plain, drift, rounded, variance).map(lambda tensor: tensor.reshape(shape))
 
 
 def _alive(x: Bounded, w: Tensor) -> tuple[Bounded, Tensor]:
     """Drop the columns of x and w [rows, hidden] where x is zero without error, when few are left; w is finite."""
-    parts = [part for part in (x.value, x.accumulated, x.rounded, x.variance) if part is not None]
+    parts = [part for part in (x.value, *x.parts) if part is not None]
     alive = torch.stack([(part != 0).reshape(-1, w.shape[1]).any(0) for part in parts]).any(0).nonzero().view(-1)
     if len(alive) * _SPARSE > w.shape[1]:
         return x, w
@@ -108,12 +96,7 @@ def rms_norm(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
         return direct.square() * part + through.square() * shared
 
     own = (1.0 if ctx.keen else 2.0) * ctx.coefficient * value.abs()  # equal squares have an exact sum
-    result = Bounded(
-        value=value,
-        accumulated=add(worst(x.accumulated), own),
-        rounded=worst(x.rounded),
-        variance=independent(x.variance),
-    )
+    result = Bounded(value, add(worst(x.accumulated), own), worst(x.rounded), independent(x.variance))
     # PyTorch models round x·s to their dtype before the weight is multiplied in.
     return rounded_by(result, rounding(value.abs(), ctx.inside)) if ctx.inside else result
 
@@ -138,13 +121,9 @@ def rope(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
     def worst(part: Part) -> Part:
         return None if part is None else part * cos.abs() + swap(part) * sin.abs()
 
+    accumulated = add(worst(x.accumulated), ctx.coefficient * contributions)
     variance = None if x.variance is None else x.variance * cos.square() + swap(x.variance) * sin.square()
-    result = Bounded(
-        value=wide * cos + turned * sin,
-        accumulated=add(worst(x.accumulated), ctx.coefficient * contributions),
-        rounded=worst(x.rounded),
-        variance=variance,
-    )
+    result = Bounded(wide * cos + turned * sin, accumulated, worst(x.rounded), variance)
     # PyTorch models round both products before they are added.
     return rounded_by(result, rounding(contributions, ctx.inside)) if ctx.inside else result
 
@@ -161,12 +140,8 @@ def unary(function: Callable[[Tensor], Tensor], contributions: Callable[[Tensor,
         step = torch.maximum(error.expand_as(wide), 1e-5 * (wide.abs() + 1e-3))
         up, down = (function(wide + step) - value).abs(), (function(wide - step) - value).abs()
         slope = torch.maximum(up, down) / step
-        return Bounded(
-            value=value,
-            accumulated=add(scaled(x.accumulated, slope), own),
-            rounded=scaled(x.rounded, slope),
-            variance=scaled(x.variance, slope.square()),
-        )
+        accumulated = add(scaled(x.accumulated, slope), own)
+        return Bounded(value, accumulated, scaled(x.rounded, slope), scaled(x.variance, slope.square()))
 
     return rule
 
@@ -191,13 +166,9 @@ def _broadcast(a: Bounded, b: Bounded) -> tuple[Tensor, Tensor]:
 
 
 def _both(a: Bounded, b: Bounded, da: Tensor, db: Tensor, value: Tensor, own: Part) -> Bounded:
-    """Combine two operands with the absolute derivatives `da` and `db`."""
-    return Bounded(
-        value=value,
-        accumulated=add(scaled(a.accumulated, da), scaled(b.accumulated, db), own),
-        rounded=add(scaled(a.rounded, da), scaled(b.rounded, db)),
-        variance=add(scaled(a.variance, da.square()), scaled(b.variance, db.square())),
-    )
+    accumulated = add(scaled(a.accumulated, da), scaled(b.accumulated, db), own)
+    variance = add(scaled(a.variance, da.square()), scaled(b.variance, db.square()))
+    return Bounded(value, accumulated, add(scaled(a.rounded, da), scaled(b.rounded, db)), variance)
 
 
 def _sum(sign: float) -> Rule:
@@ -270,12 +241,8 @@ def numeric(ctx: Context, graph: Graph) -> tuple[Bounded, ...]:
     """Compute any other operator in PyTorch, with twice the effect of random input perturbations as its error."""
     ctx.out.notes.append(f"{ctx.node.op} has no rule: its bound comes from perturbed inputs")
     names = tuple(dict.fromkeys(use.value for use in ctx.node.inputs))
-    alone = replace(
-        graph,
-        nodes=(ctx.node,),
-        inputs=names,
-        outputs=tuple((name, Use(value=name)) for name in ctx.node.outputs),
-    )
+    outputs = tuple((name, Use(value=name)) for name in ctx.node.outputs)
+    alone = replace(graph, nodes=(ctx.node,), inputs=names, outputs=outputs)
     given = {name: ctx.out.values[name] for name in names}
     exact = run(alone, {name: value.value for name, value in given.items()}, precision="float64")
     spread = {name: torch.zeros_like(tensor, dtype=torch.float64) for name, tensor in exact.items()}
@@ -293,7 +260,6 @@ def numeric(ctx: Context, graph: Graph) -> tuple[Bounded, ...]:
 
 
 def _moved(value: Bounded, coefficient: float, rng: torch.Generator) -> Tensor:
-    """Move a value by all its error plus one accumulation, in random directions."""
     if not value.value.is_floating_point():
         return value.value
     wide = value.wide()

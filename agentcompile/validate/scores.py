@@ -19,16 +19,12 @@ from torch import Tensor
 
 _DEEPEST = 216.0
 """The end of the ladder: float32 has no weight below e^-104, and two exponents make no power below 2^-300."""
-_HALF = math.log(2.0) / 2.0
-"""The distance of the first edge below the largest score."""
+_HALF = math.log(2.0) / 2.0  # the distance of the first edge below the largest score
 _NEAR = (0.002, 0.004)
 """The distance of slots from the edge: a query that is rounded to bf16 moves the largest score by at most 0.0014."""
 _LONGEST = 48.0
-"""The largest product of the lengths of a key and a query, in units of their dot product; rounding moves a query by
-1/512.
-"""
-_FEWEST = {"ladder": 3, "balanced": 3, "edges": 5, "ridges": 5}
-"""The number of old slots that each kind needs."""
+"""The most that the lengths of key and query multiply to, in dot products; rounding moves a query by 1/512."""
+_FEWEST = {"ladder": 3, "balanced": 3, "edges": 5, "ridges": 5}  # the number of old slots that each kind needs
 
 
 def chosen(
@@ -74,16 +70,15 @@ def chosen(
                 values[b, head, :old] = make(scores, width, rng).to(values.dtype)
 
 
-def unturned(key: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return what a rotation by cos and sin [B or 1, T, D], of one token, turns into keys [B, heads, D].
+def unturned(y: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return in float64 the x that `rope` turns into y [..., D]; cos and sin are broadcast to it.
 
-    The angles of a head's halves may differ, but not by a right angle.
+    The halves turn by different angles, so this is no inverse rotation. It solves y₁ = x₁·cos₁ − x₂·sin₁ and y₂ =
+    x₂·cos₂ + x₁·sin₂, whose determinant is the cosine of the difference of the angles.
     """
-    (low, high), (c, c2), (s, s2) = (
-        t.double().reshape(-1, t.shape[1] if t is key else 1, key.shape[-1]).chunk(2, dim=-1) for t in (key, cos, sin)
-    )
-    size = c * c2 + s * s2
-    return torch.cat(((c2 * low + s * high) / size, (c * high - s2 * low) / size), dim=-1)
+    (y1, y2), (cos1, cos2), (sin1, sin2) = (tensor.double().chunk(2, dim=-1) for tensor in (y, cos, sin))
+    determinant = cos1 * cos2 + sin1 * sin2
+    return torch.cat(((cos2 * y1 + sin1 * y2) / determinant, (cos1 * y2 - sin2 * y1) / determinant), dim=-1)
 
 
 def met_alike(queries: Tensor, kv_heads: int, product: float) -> Tensor:
@@ -121,10 +116,7 @@ def _of_three(scores: Tensor, three: Tensor) -> Tensor:
 
 
 def _ridges(count: int, rng: torch.Generator) -> Tensor:
-    """Return scores [slots]: zero, then in turn one of each kind of ridge slot.
-
-    The kinds are one half and one whole power of two below zero, one near zero, and one two powers below.
-    """
+    """Return scores [slots]: zero, then in turn a half and a whole power of two below it, near it, and two below."""
     near = 0.02 * (torch.rand(count, generator=rng).double() - 0.5)
     turn = torch.arange(count) % 4
     wanted = near - torch.tensor((1.0, 2.0, 0.1, 4.0), dtype=torch.float64)[turn] * _HALF
@@ -133,16 +125,16 @@ def _ridges(count: int, rng: torch.Generator) -> Tensor:
 
 
 def _ridged(scores: Tensor, width: int, rng: torch.Generator) -> Tensor:
-    """Return values [slots, width], three in each column.
-
-    They are a half or a whole power below the largest score, near it, and far below it.
-    """
-    turn, picks = torch.arange(len(scores)) % 4, []
-    for which in ((0, 1), (2,), (3,)):
-        there = torch.isin(turn, torch.tensor(which)).nonzero().view(-1)
-        there = there[there > 0]
-        picks.append(there[torch.randint(0, len(there), (width,), generator=rng)])
+    """Return values [slots, width], three a column: a half or whole power below the largest score, near it, far off."""
+    picks = [_drawn_slots(len(scores), which, width, rng) for which in ((0, 1), (2,), (3,))]
     return _of_three(scores, torch.stack(picks, dim=1))
+
+
+def _drawn_slots(count: int, kinds: Sequence[int], width: int, rng: torch.Generator) -> Tensor:
+    """Draw one slot [width] for each column from those of some of the four kinds, which take turns; never the first."""
+    there = torch.isin(torch.arange(count) % 4, torch.tensor(kinds)).nonzero().view(-1)
+    there = there[there > 0]
+    return there[torch.randint(0, len(there), (width,), generator=rng)]
 
 
 def _edges(count: int, top: float, rng: torch.Generator) -> Tensor:
@@ -158,16 +150,8 @@ def _edges(count: int, top: float, rng: torch.Generator) -> Tensor:
 
 
 def _opposed(scores: Tensor, width: int, rng: torch.Generator) -> Tensor:
-    """Return values [slots, width], four in each column, for which the sums of e^s·v and of e^s·s·v are zero.
-
-    Two opposite ones are just below and above the edge; two small ones far below make the sums zero.
-    """
-    turn = torch.arange(len(scores)) % 4
-    slots = []
-    for which in range(4):
-        there = (turn == which).nonzero().view(-1)
-        there = there[there > 0]
-        slots.append(there[torch.randint(0, len(there), (width,), generator=rng)])
+    """Return values [slots, width], two opposite and two small a column: sums of e^s·v and e^s·s·v are zero."""
+    slots = [_drawn_slots(len(scores), (which,), width, rng) for which in range(4)]
     # A size that every dtype holds exactly, so that opposite values stay exactly opposite.
     size = torch.randn(width, generator=rng).to(torch.bfloat16).double()
     below, above, far, farther = (scores[some] for some in slots)

@@ -72,7 +72,6 @@ def _results(region: Region, inputs: Mapping[str, Tensor], tokens: int) -> list[
 
 
 def _seen(region: Region, name: str, tensor: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return which elements of an input, flattened, an operator may read."""
     if region.port(name).role == "state":
         return _visible(region, tensor, inputs).reshape(-1)
     mask = torch.ones_like(tensor, dtype=torch.bool)
@@ -85,7 +84,6 @@ def _seen(region: Region, name: str, tensor: Tensor, inputs: Mapping[str, Tensor
 
 
 def _visible(region: Region, cache: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the slots of a cache that attention reads and that existed before."""
     mask = torch.zeros_like(cache, dtype=torch.bool)
     appends = any(node.op == "cache_append" for node in region.body.nodes)
     for node in region.body.nodes:
@@ -98,7 +96,6 @@ def _visible(region: Region, cache: Tensor, inputs: Mapping[str, Tensor]) -> Ten
 
 
 def _linear() -> Region:
-    """Return the smallest region for which every check has something to test."""
     x = Value(id="x", shape=(1, 1, _HIDDEN), dtype="bf16", role="activation")
     w = Value(id="w", shape=(_ROWS, _HIDDEN), dtype="bf16", role="weight", name="w")
     y = Value(id="y", shape=(1, 1, _ROWS), dtype="bf16", role="activation")
@@ -127,8 +124,6 @@ def _right(buffers: Mapping[str, Tensor]) -> None:
 
 
 def _after(spoil: Callable[[Mapping[str, Tensor]], object]) -> Callable[[], Run]:
-    """Return a factory of right kernels that afterwards spoil something."""
-
     def make() -> Run:
         def run(buffers: Mapping[str, Tensor]) -> None:
             _right(buffers)
@@ -139,11 +134,8 @@ def _after(spoil: Callable[[Mapping[str, Tensor]], object]) -> Callable[[], Run]
     return make
 
 
-def _forgetful() -> Run:
-    def run(buffers: Mapping[str, Tensor]) -> None:
-        buffers["y"][..., :-1] = _product(buffers)[..., :-1]
-
-    return run
+def _forgetful(buffers: Mapping[str, Tensor]) -> None:
+    buffers["y"][..., :-1] = _product(buffers)[..., :-1]
 
 
 def _moody() -> Run:
@@ -176,7 +168,7 @@ _FAULTS: tuple[tuple[str, str, Callable[[], Run]], ...] = (
     ("exact", "an integer off by one", _after(lambda b: b["y"][..., 3].add_(1.0))),
     ("halves", "a half rounded away from zero", _after(_upwards)),
     ("non-finite", "zero for not a number", _after(lambda b: b["y"].nan_to_num_(nan=0.0))),
-    ("poison", "an element left unwritten", _forgetful),
+    ("poison", "an element left unwritten", lambda: _forgetful),
     ("redzone", "a write past the end", _after(_past_end)),
     ("inputs", "a changed input", _after(lambda b: b["w"].view(-1)[-1:].mul_(3.0))),
     ("repeats", "a result that changes between launches", _moody),

@@ -1,4 +1,4 @@
-"""The activations of each style."""
+"""The activations of each style, and fast random numbers: large tensors repeat a tile at memory bandwidth."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from torch import Tensor
 from agentcompile.validate.cases import Case
 from agentcompile.validate.tolerance import ROUNDOFF
 
+TILE = (1 << 20) + 7
+"""The number of elements drawn for a large tensor; it is prime, so that no two rows are equal."""
 _LEVEL = 64.0
 """A power of two large enough that a norm's eps does not count: the norm's result is its weight, of either sign."""
 
 
 def bends(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
-    """Return numbers of either sign next to half and whole multiples of ln 2.
-
-    There a polynomial for the exponential is least accurate, or was moved by a power of two.
-    """
+    """Return numbers of either sign next to multiples of ln 2 / 2, where a polynomial for exp is least accurate."""
     steps = torch.randint(1, 10, shape, generator=rng) * (math.log(2.0) / 2.0)
     near = steps + (torch.rand(shape, generator=rng) - 0.5) * 0.02
     return near * (torch.randint(0, 2, shape, generator=rng) * 2 - 1)
@@ -86,3 +85,32 @@ def halved(shape: tuple[int, ...], place: float | None, dtype: str, rng: torch.G
         at = round(place * (shape[-1] - 1))
         found[..., at] = large[..., at]
     return (found * (torch.randint(0, 2, shape, generator=rng) * 2 - 1)).float()
+
+
+def normal(shape: tuple[int, ...], scale: float, rng: torch.Generator) -> Tensor:
+    """Draw normal numbers; large tensors repeat a tile."""
+    count = math.prod(shape)
+    drawn = torch.randn(min(count, TILE), generator=rng) * scale
+    return _tiled(drawn if count <= TILE else telling(drawn.to(torch.bfloat16)), count).view(shape)
+
+
+def telling(tensor: Tensor) -> Tensor:
+    """Replace zeros and ones: leaving out a parameter that is one of them would not show."""
+    return torch.where((tensor == 0) | (tensor == 1), torch.tensor(0.59375, dtype=tensor.dtype), tensor)
+
+
+def whole(shape: tuple[int, ...], low: int, high: int, rng: torch.Generator) -> Tensor:
+    """Draw integers from `low` to `high`, inclusive and without zero, as floats; large tensors repeat a tile."""
+    count = math.prod(shape)
+    drawn = torch.randint(low, high, (min(count, TILE),), generator=rng)
+    return _tiled((drawn + (drawn >= 0)).to(torch.bfloat16), count).view(shape)
+
+
+def _tiled(tile: Tensor, count: int) -> Tensor:
+    if count <= tile.numel():
+        return tile
+    out = torch.empty(count, dtype=tile.dtype)
+    times = count // tile.numel()
+    out[: times * tile.numel()].view(times, -1).copy_(tile)
+    out[times * tile.numel() :] = tile[: count - times * tile.numel()]
+    return out

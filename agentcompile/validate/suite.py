@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,35 +17,31 @@ from torch import Tensor
 from agentcompile.ir.region import Port, Region
 from agentcompile.ir.trial import NumericReport
 from agentcompile.ops import reference
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate import exact
 from agentcompile.validate.arena import POISONS, Fence, Poison
 from agentcompile.validate.bound import Bounded
 from agentcompile.validate.cases import Case, cases, many
 from agentcompile.validate.choices import first_of_class
 from agentcompile.validate.compare import Tally, finish
-from agentcompile.validate.drawn import Drawn
 from agentcompile.validate.endurance import MakeLoop, PlainLoop, endure
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.production import House, Late, Quarters
-from agentcompile.validate.propagate import propagate
-from agentcompile.validate.rig import Instruments, Result, Rig, Run
+from agentcompile.validate.propagate import Drawn, propagate
+from agentcompile.validate.rig import Instruments, Result, Rig, Run, Serial, Subject, in_place, side_by_side
 from agentcompile.validate.sweep import Sweeper
-from agentcompile.validate.tolerance import ROUNDOFF, TINY, TORCH_DTYPES, DeclaredArithmetic, Depth, rounding
+from agentcompile.validate.tolerance import ROUNDOFF, TINY, DeclaredArithmetic, Depth, rounding
 from agentcompile.validate.walk import Walker
-from agentcompile.validate.ways import Serial, in_place, serially, side_by_side
 
 _SIDES: dict[Depth, tuple[Fence, ...]] = {"search": ("after",), "accept": ("after", "before")}
 """The sides on which buffers border an unmapped page, by depth."""
 _TOGETHER, _KEPT_BYTES = 32, 64 << 20
 """The number of repeats that are compared at once, and the bytes that they may take until then."""
-_SITES = (0, 1, 3)
-"""The draws of parameters, one for each simulated site."""
-_TURNS = (0, 1, 2, 0, 2, 1, 1, 0, 2)
-"""The order of the sites: each after each other one, once after itself."""
+_SITES = (0, 1, 3)  # the draws of parameters, one for each simulated site
+_TURNS = (0, 1, 2, 0, 2, 1, 1, 0, 2)  # the order of the sites: each after each other one, once after itself
 _SHARED = 1 << 26
 """The weight elements beyond which a region is too large to hold for several sites; a step has one such region."""
-_ORDERED = 2
-"""The number of cases on which the order of the ranks is tested."""
+_ORDERED = 2  # the number of cases on which the order of the ranks is tested
 _EVERYDAY = ("normal", "outliers", "large")
 """The styles whose errors enter the pooled ratio. Attention takes the first only: large scores amplify rounding."""
 
@@ -118,21 +114,12 @@ def validate(
 
 
 @dataclass(kw_only=True)
-class _Suite:
-    """One candidate on its buffers."""
-
-    region: Region
-    facts: DeclaredArithmetic
-    run: Run
-    tally: Tally
-    tools: Instruments
-    seed: int
-    tokens: int
+class _Suite(Subject):
     house: House | None = None
 
     def __post_init__(self) -> None:
         self._generator = Generator(self.region, seed=self.seed, tokens=self.tokens)
-        self._rig = self._new_rig()
+        self._rig = Rig(self)
         self._which: int | None = None
         self._parameters: dict[str, Tensor] = {}
         self._uses = dict(self.region.body.outputs)
@@ -140,21 +127,7 @@ class _Suite:
         if self.house is not None:
             self._quarters = Quarters(self.region, self.facts, self.run, self.house, tokens=self.tokens)
 
-    def _new_rig(self, fenced: Fence = "", spaces: Rig | None = None) -> Rig:
-        return Rig(
-            self.region,
-            self.facts,
-            self.run,
-            self.tally,
-            self.tools,
-            seed=self.seed,
-            tokens=self.tokens,
-            fenced=fenced,
-            spaces=spaces,
-        )
-
     def draw(self, case: Case) -> Drawn:
-        """Draw the inputs of a case, load them and evaluate the reference."""
         self._use(case.weights)
         drawn = self.tools.recall(case, self._drawn)
         self._rig.load({name: tensor for name, tensor in drawn.inputs.items() if name not in self._parameters})
@@ -181,16 +154,7 @@ class _Suite:
         if count:
             self._rig.untouched("many rows")
         self._use(0)
-        walker = Walker(
-            region=self.region,
-            facts=self.facts,
-            rig=self._rig,
-            tally=self.tally,
-            tools=self.tools,
-            parameters=self._parameters,
-            seed=self.seed,
-            tokens=self.tokens,
-        )
+        walker = Walker(self, self._rig, self._parameters)
         return count + walker.walk() + Sweeper(walker).sweep() + self._sites()
 
     def _sites(self) -> int:
@@ -201,7 +165,7 @@ class _Suite:
         length = cases(self.region, "search")[0].length
         for at, which in enumerate(_SITES):
             if at > 0:
-                self._rig, self._which = self._new_rig(spaces=here), None
+                self._rig, self._which = Rig(self, spaces=here), None
             found.append((self._rig, self.draw(Case(style="normal", length=length, place=at / 8, weights=which))))
         self._rig, self._which = here, None
         for n, at in enumerate(_TURNS):
@@ -216,7 +180,6 @@ class _Suite:
         return len(_TURNS)
 
     def _use(self, which: int) -> None:
-        """Draw and load the parameters `which`, unless they are loaded."""
         if which != self._which:
             self._which = which
             self._parameters = self._generator.parameters(which)
@@ -259,19 +222,8 @@ class _Suite:
         """Launch as often as a long generation does, then validate the everyday case once more."""
         if self._quarters is not None:
             drawn = self.draw(case)
-            endure(
-                self.region,
-                self._quarters,
-                loop or (lambda buffers, turns: PlainLoop(self.run, buffers, turns)),
-                self.tally,
-                launches=launches,
-                seed=self.seed,
-                tokens=self.tokens,
-                parameters=self._parameters,
-                length=case.length,
-                deterministic=self.facts.deterministic,
-                beat=self.tools.beat,
-            )
+            loop = loop or (lambda buffers, turns: PlainLoop(self.run, buffers, turns))
+            endure(self, self._quarters, loop, launches=launches, parameters=self._parameters, length=case.length)
             self.judge(drawn)
 
     def repeat(self, drawn: Drawn, repeats: int) -> None:
@@ -296,7 +248,7 @@ class _Suite:
     def fence(self, drawn: Drawn, side: Fence) -> None:
         """Launch on buffers that end, or begin, at unmapped pages, where even an unused read past them faults."""
         where, appends = f"{drawn.case.name}, unmapped {side}", list(drawn.out.appends.values())
-        fenced = self._new_rig(fenced=side)
+        fenced = Rig(self, fenced=side)
         fenced.mirror(self._rig)
         other = fenced.launch(appends, POISONS[1], where)
         if self.facts.deterministic:
@@ -305,18 +257,19 @@ class _Suite:
     def in_place(self, drawn: Drawn) -> None:
         """Launch with outputs in the buffers of inputs, where the template allows it; the bits must be the same."""
         for output, source in self.facts.in_place:
-            where, appends = f"{drawn.case.name}, {output} in {source}", list(drawn.out.appends.values())
-            base = self._rig.launch(appends, POISONS[0], where)
             run = functools.partial(in_place, self.run, output, source)
-            self._rig.same("in-place", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
+            self._otherwise("in-place", drawn, f"{output} in {source}", run)
 
     def pitched(self, drawn: Drawn) -> None:
         """Launch with inputs as columns of wider matrices, where the template allows it; the bits must be the same."""
         if self.facts.pitched:
-            where, appends = f"{drawn.case.name}, side by side", list(drawn.out.appends.values())
-            base = self._rig.launch(appends, POISONS[0], where)
             run = functools.partial(side_by_side, self.run, self.facts.pitched, self.tokens)
-            self._rig.same("pitched", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
+            self._otherwise("pitched", drawn, "side by side", run)
+
+    def _otherwise(self, check: str, drawn: Drawn, how: str, run: Run) -> None:
+        where, appends = f"{drawn.case.name}, {how}", list(drawn.out.appends.values())
+        base = self._rig.launch(appends, POISONS[0], where)
+        self._rig.same(check, base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
     def in_order(self, drawn: Drawn, serial: Serial) -> None:
         """Launch with the ranks one after another, forwards and backwards; all three ways must leave the same bits."""
@@ -326,7 +279,10 @@ class _Suite:
         base = self._rig.launch(appends, POISONS[0], where)
         for backwards in (False, True):
             where = f"{drawn.case.name}, ranks {'in reverse' if backwards else 'in turn'}"
-            run = functools.partial(serially, serial, backwards)
+
+            def run(buffers: Mapping[str, Tensor], backwards: bool = backwards) -> None:
+                serial(buffers, backwards)
+
             self._rig.same("order", base, self._rig.launch(appends, POISONS[1], where, run=run), where)
 
     def _bounds(self, drawn: Drawn, result: Result) -> None:
@@ -347,7 +303,7 @@ class _Suite:
             equal = torch.equal(y, bounded.value)
             self.tally.claim("element", equal, f"{drawn.case.name}: {port.name} is not the index expected")
         else:
-            model = drawn.eager.get(port.name, bounded.value.to(TORCH_DTYPES[port.dtype]))
+            model = drawn.eager.get(port.name, bounded.value.to(DTYPES[port.dtype]))
             self._compare(drawn, port.name, y, bounded, model.reshape(y.shape))
 
     def _compare(self, drawn: Drawn, port: str, y: Tensor, bounded: Bounded, eager: Tensor) -> None:

@@ -11,24 +11,20 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.graph import Node
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.arena import POISONS
 from agentcompile.validate.bound import Bounded
 from agentcompile.validate.choices import chooser_of
 from agentcompile.validate.inputs import generator
-from agentcompile.validate.tolerance import TORCH_DTYPES
 from agentcompile.validate.walk import Walker
 
-_ROWS = 4096
-"""The number of table rows that are tested, one from each of that many equal parts."""
-_READ = 3 << 30
-"""The bytes of caches that launches at every length may read."""
+_ROWS = 4096  # the number of table rows that are tested, one from each of that many equal parts
+_READ = 3 << 30  # the bytes of caches that launches at every length may read
 _MULTIPLIED = 1 << 29
 """The number of weights that launches with a chosen winner may read; `_LEAST` is the least number of launches."""
 _LEAST = 24
-_TOGETHER = 64
-"""The number of launches that are compared at once."""
-_APART = 0.25
-"""The lead that the winner's logit needs, as a share of its size."""
+_TOGETHER = 64  # the number of launches that are compared at once
+_APART = 0.25  # the lead that the winner's logit needs, as a share of its size
 
 
 class Sweeper:
@@ -141,7 +137,7 @@ class Sweeper:
         for begin in range(0, len(made), _TOGETHER):
             some = slice(begin, begin + _TOGETHER)
             bounded = Bounded(value=value[some], accumulated=error[some])
-            stored = value[some].to(TORCH_DTYPES[dtype]).double()
+            stored = value[some].to(DTYPES[dtype]).double()
             where = f"zero queries at lengths {begin + 1} to {begin + len(stored)}: {port}"
             self.tools.compare(self.tally, made[some], bounded, stored, dtype=dtype, where=where, everyday=False)
 

@@ -13,16 +13,6 @@ from agentcompile.ir.template import Accumulation
 
 Depth = Literal["search", "accept"]
 
-TORCH_DTYPES: dict[str, torch.dtype] = {
-    "bf16": torch.bfloat16,
-    "fp16": torch.float16,
-    "fp32": torch.float32,
-    "fp64": torch.float64,
-    "int64": torch.int64,
-    "int32": torch.int32,
-    "bool": torch.bool,
-}
-
 ROUNDOFF: dict[str, float] = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-24, "fp64": 2.0**-53}
 """Unit roundoff u: the largest relative error of one rounding to nearest."""
 
@@ -92,15 +82,11 @@ class DeclaredArithmetic:
     layouts: tuple[tuple[str, str], ...] = ()
     """The layout in which the weights of a port family are packed; absent families are row-major."""
     workspaces: tuple[tuple[str, str, int, bool], ...] = ()
-    """The workspaces as (name, dtype, elements, zeroed). A zeroed one is filled with zeros once, before the first
-    launch, and every launch leaves zeros there.
-    """
+    """The workspaces as (name, dtype, elements, zeroed); a zeroed one starts as zeros, and each launch leaves zeros."""
     in_place: tuple[tuple[str, str], ...] = ()
     """The pairs (output, input) in which the output may lie in the buffer of the input."""
     pitched: tuple[tuple[str, str], ...] = ()
-    """The pairs (input, workspace) in which the input may be columns of a wider matrix whose width the workspace
-    holds.
-    """
+    """The pairs (input, workspace): the input may be columns of a wider matrix whose width the workspace holds."""
 
     @property
     def coefficient(self) -> float:

@@ -8,55 +8,39 @@ launches is one batch, so it adds little to the cost of a launch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from agentcompile.backends import backend_of
-from agentcompile.ir.region import Region
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.arena import POISONS
 from agentcompile.validate.attended import Past, Told, attended
 from agentcompile.validate.bound import Bounded
-from agentcompile.validate.compare import Tally
 from agentcompile.validate.coverage import starts
 from agentcompile.validate.propagate import owners
-from agentcompile.validate.rig import Instruments, Result, Rig
-from agentcompile.validate.tolerance import ROUNDING_SLACK, TINY, TORCH_DTYPES, DeclaredArithmetic, rounding
+from agentcompile.validate.rig import Result, Rig, Subject
+from agentcompile.validate.tolerance import ROUNDING_SLACK, TINY, rounding
 from agentcompile.validate.walk_inputs import Feed
 
-_READ = 12 << 30
-"""The bytes of caches that the launches of a walk may read on a CPU."""
-_KEPT = 192 << 20
-"""The bytes of float64 activations of a walk, with their errors."""
-_WORK = {"cpu": 7e8, "cuda": 4e10}
-"""The number of scores, times their width, that the reference of a walk may cost."""
-_MOST = {"cpu": 768, "cuda": 1024}
-"""The most launches of a walk, where nothing else limits them."""
+_READ = 12 << 30  # the bytes of caches that the launches of a walk may read on a CPU
+_KEPT = 192 << 20  # the bytes of float64 activations of a walk, with their errors
+_WORK = {"cpu": 7e8, "cuda": 4e10}  # the number of scores, times their width, that the reference of a walk may cost
+_MOST = {"cpu": 768, "cuda": 1024}  # the most launches of a walk, where nothing else limits them
 _LOOKED = 1 << 17
-"""The bytes of caches up to which they are compared whole after every launch; twice as many are compared after every
-second.
-"""
+"""The bytes of caches up to which they are compared whole after each launch; twice as many after every second."""
 _RUN = 256
 """The number of adjacent slots that are hidden with the same value; where it is not NaN, the numbers are compared."""
-_NEAR = 8
-"""The number of slots on both sides of those written that are compared after every launch."""
-_TOGETHER = 64
-"""The number of launches whose outputs are compared at once, so that a failure tells roughly where it is."""
+_NEAR = 8  # the number of slots on both sides of those written that are compared after every launch
+_TOGETHER = 64  # the number of launches whose outputs are compared at once, so that a failure tells roughly where it is
 
 
-@dataclass(kw_only=True)
 class Walker:
     """The walks of one candidate through its caches; `parameters` are loaded."""
 
-    region: Region
-    facts: DeclaredArithmetic
-    rig: Rig
-    tally: Tally
-    tools: Instruments
-    parameters: Mapping[str, Tensor]
-    seed: int
-    tokens: int
+    def __init__(self, of: Subject, rig: Rig, parameters: Mapping[str, Tensor]) -> None:
+        self.region, self.facts, self.tally, self.tools = of.region, of.facts, of.tally, of.tools
+        self.seed, self.tokens, self.rig, self.parameters = of.seed, of.tokens, rig, parameters
 
     @property
     def span(self) -> int:
@@ -72,7 +56,7 @@ class Walker:
         batch, kv_heads, context, width = (int(str(dim)) for dim in table[appends[0].inputs[0].value].shape)
         heads = [table[n.inputs[0].value].shape[1] for n in self.region.body.nodes if n.op == "attention"]
         wide = max([kv_heads, *(int(str(count)) for count in heads)])
-        item = TORCH_DTYPES[table[appends[0].inputs[0].value].dtype].itemsize
+        item = DTYPES[table[appends[0].inputs[0].value].dtype].itemsize
         device = torch.get_default_device().type
         work = _WORK[device] / (batch * wide * width * max(1, context // 2))
         read = _READ / (batch * kv_heads * context * width * item) if not backend_of(device).own_memory else work
@@ -157,15 +141,10 @@ class Walker:
         if not found or results[0].tensors[found[0]].numel() != made[0].numel():
             return
         given = torch.stack([result.tensors[found[0]].reshape(made[0].shape) for result in results])
-        told = dict(node.attrs)
-        library = self.facts.accumulation == "library"
-        dtype = self.region.port(found[0]).dtype
-        how = Told(
-            scale=float(str(told["scale"])),
-            window=int(str(told.get("window", 0))),
-            coefficient=self.facts.coefficient,
-            inside=dtype if library else "",
-        )
+        told, library = dict(node.attrs), self.facts.accumulation == "library"
+        scale, window = float(str(told["scale"])), int(str(told.get("window", 0)))
+        inside = self.region.port(found[0]).dtype if library else ""
+        how = Told(scale=scale, window=window, coefficient=self.facts.coefficient, inside=inside)
         sides = []
         for use in node.inputs[1:3]:
             port, new = ports[of[use.value]], feed.news[of[use.value]]
@@ -207,7 +186,7 @@ class Walker:
         copied = (new.error() == 0) & (new.wide() == new.wide().to(cache.dtype).double())
         slack = torch.where(copied, 0.0, step)
         rounded = slack if new.rounded is None else slack + new.rounded
-        return wide, Bounded(value=new.wide(), accumulated=new.accumulated, rounded=rounded, variance=new.variance)
+        return wide, Bounded(new.wide(), new.accumulated, rounded, new.variance)
 
     def _compare(
         self,
@@ -229,15 +208,11 @@ class Walker:
             mine = bounded.map(lambda t, pick=pick: pick(t.expand(bounded.value.shape)))  # type: ignore[misc]
             if mine.value.numel():
                 low, high = int(firsts[some].min()), int(firsts[some].max())
-                stored = mine.wide().to(TORCH_DTYPES[dtype]).double()
+                stored = mine.wide().to(DTYPES[dtype]).double()
                 where = f"a walk over lengths {low + self.span} to {high + self.span}: {what}"
                 self.tools.compare(self.tally, pick(y), mine, stored, dtype=dtype, where=where, everyday=everyday)
 
 
 def _beside(parts: list[Bounded]) -> Bounded:
-    """Concatenate the groups of one token's query heads [N, G, D] to all heads [N, heads, D]."""
-    value, *errors = (
-        torch.cat([t for t in each if t is not None], dim=1)
-        for each in zip(*((p.value, p.accumulated, p.rounded, p.variance) for p in parts), strict=True)
-    )
-    return Bounded(value=value, accumulated=errors[0], rounded=errors[1], variance=errors[2])
+    every = zip(*((part.value, *part.parts) for part in parts), strict=True)
+    return Bounded(*(torch.cat([t for t in each if t is not None], dim=1) for each in every))

@@ -15,18 +15,17 @@ from torch import Tensor
 
 from agentcompile.ir.graph import Node, Use
 from agentcompile.ir.region import Region
+from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.bound import Bounded
 from agentcompile.validate.inputs import SECOND, extent, generator
 from agentcompile.validate.propagate import propagate
-from agentcompile.validate.tolerance import TORCH_DTYPES, DeclaredArithmetic
+from agentcompile.validate.scores import unturned
+from agentcompile.validate.tolerance import DeclaredArithmetic
 
 _THETA = 10000.0
-_PEAK = 24.0
-"""The score of the slot that a peaked query attends to; other scores are a few units."""
-_FARTHEST = 64
-"""The most launches between the write of a slot and the peaked query that attends to it."""
-_CHUNK = 1 << 20
-"""The number of elements of an activation over the launches whose reference is computed at once."""
+_PEAK = 24.0  # the score of the slot that a peaked query attends to; other scores are a few units
+_FARTHEST = 64  # the most launches between the write of a slot and the peaked query that attends to it
+_CHUNK = 1 << 20  # the number of elements of an activation over the launches whose reference is computed at once
 _ALIKE = frozenset({"rope", "rms_norm", "cast", "add", "sub", "mul", "position_table"})
 """Operators whose rules do not branch on the numbers, so that many launches can be computed as one."""
 
@@ -63,15 +62,12 @@ class Feed:
         nodes = region.body.nodes
         self.attention = next((node for node in nodes if node.op == "attention"), None) if self.span == 1 else None
         self.appends = [node for node in nodes if node.op == "cache_append"]
-        self.base: dict[str, Tensor] = {}
-        """The content of slots that no launch writes."""
-        self.moving: dict[str, Tensor] = {}
-        """The inputs that change with the launch, [N, …]."""
+        self.base: dict[str, Tensor] = {}  # the content of slots that no launch writes
+        self.moving: dict[str, Tensor] = {}  # the inputs that change with the launch, [N, …]
         self._draw()
         self.news = self.computed([node.inputs[1] for node in self.appends])
         """What every launch appends, [N, B, kv_heads, T, D], by append."""
-        self.zero: Tensor | None = None
-        """Which query heads are zero, [N, heads]; None when they could not be chosen."""
+        self.zero: Tensor | None = None  # which query heads are zero, [N, heads]; None when they could not be chosen
         self.queries: Bounded | None = None
         if self.attention is not None:
             self._steer(self.attention)
@@ -84,7 +80,7 @@ class Feed:
         placed |= {node.inputs[0].value for node in body.nodes if node.op == "position_table"}
         for name in body.inputs:
             value = table[name]
-            shape, kind = extent(value.shape, self.tokens), TORCH_DTYPES[value.dtype]
+            shape, kind = extent(value.shape, self.tokens), DTYPES[value.dtype]
             if name in self._parameters:
                 continue
             if value.role == "state":
@@ -121,10 +117,9 @@ class Feed:
         else:
             each = [one({name: t[n] for name, t in self.moving.items()}) for n in range(len(self.starts))]
             flat = [torch.stack(list(parts)) for parts in zip(*each, strict=True)]
-        return [_bounded(flat[i : i + 4]) for i in range(0, len(flat), 4)]
+        return [Bounded(*flat[i : i + 4]) for i in range(0, len(flat), 4)]
 
     def _steer(self, attention: Node) -> None:
-        """Choose what the query heads of every launch attend to."""
         path, scale = self._path(attention), float(str(dict(attention.attrs)["scale"]))
         of = [i for i, node in enumerate(self.appends) if node.outputs[0] == attention.inputs[1].value]
         if path is None or not of:
@@ -141,16 +136,16 @@ class Feed:
         kind = (torch.arange(count)[:, None] + torch.arange(heads) + first) % kinds
         reach = min(_FARTHEST, int(str(dict(attention.attrs).get("window", 0))) or _FARTHEST)
         back = torch.randint(0, max(1, reach), (count, heads), generator=self._rng)
-        looked = (torch.arange(count)[:, None] - back).clamp(
-            min=0
-        )  # in a sparse walk this may be outside the window, which is accepted
+        # In a sparse walk this may be outside the window, which is accepted.
+        looked = (torch.arange(count)[:, None] - back).clamp(min=0)
         owner = torch.arange(heads) // (heads // kv_heads)
         wanted = keys[looked[:, None, :], torch.arange(batch)[:, None], owner]  # [N, B, heads, D]
         size = wanted.square().sum(-1, keepdim=True).clamp(min=1e-6) * abs(scale)
         turned = wanted * (_PEAK / size) * math.copysign(1.0, scale)
         if path.cos:
-            cos, sin = (self.moving[name].reshape(count, -1, 1, width).double() for name in (path.cos, path.sin))
-            turned = _unrotated(turned, cos, sin)
+            turned = unturned(
+                turned, *(self.moving[name].reshape(count, -1, 1, width) for name in (path.cos, path.sin))
+            )
         if path.gain:
             gain = self._parameters[path.gain].double() + path.offset
             turned = turned / torch.where(gain.abs() < 0.1, 0.1, gain)
@@ -176,23 +171,6 @@ class Feed:
         return Path(source=name, cos=cos, sin=sin, gain=gain, offset=offset) if known else None
 
 
-def _unrotated(y: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return the x that `rope` turns into y.
-
-    The halves turn by different angles, so this is no inverse rotation. It solves y₁ = x₁·cos₁ − x₂·sin₁ and y₂ =
-    x₂·cos₂ + x₁·sin₂, whose determinant is the cosine of the difference of the angles.
-    """
-    (y1, y2), (cos1, cos2), (sin1, sin2) = (tensor.chunk(2, dim=-1) for tensor in (y, cos, sin))
-    determinant = cos1 * cos2 + sin1 * sin2
-    return torch.cat(((cos2 * y1 + sin1 * y2) / determinant, (cos1 * y2 - sin2 * y1) / determinant), dim=-1)
-
-
 def _parts(value: Bounded) -> list[Tensor]:
-    """Return the value and its errors, dense and in float64."""
     wide = value.wide()
-    parts = (value.accumulated, value.rounded, value.variance)
-    return [wide, *(torch.zeros_like(wide) if part is None else part.expand(wide.shape) for part in parts)]
-
-
-def _bounded(parts: Sequence[Tensor]) -> Bounded:
-    return Bounded(value=parts[0], accumulated=parts[1], rounded=parts[2], variance=parts[3])
+    return [wide, *(torch.zeros_like(wide) if part is None else part.expand(wide.shape) for part in value.parts)]

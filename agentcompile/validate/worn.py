@@ -14,8 +14,7 @@ from torch import Tensor
 
 UNEVEN = 7
 """The draw of parameters whose channels and rows have their own sizes."""
-_HEAVY = 32
-"""One channel in this many is far larger than its neighbours."""
+_HEAVY = 32  # one channel in this many is far larger than its neighbours
 _KEY_CHANNELS = 3
 
 
@@ -28,22 +27,6 @@ def _tailed(x: Tensor, rng: torch.Generator) -> Tensor:
     return x * torch.exp(torch.randn(x.shape, generator=rng))
 
 
-def _shifted(x: Tensor, _: torch.Generator) -> Tensor:
-    return x + 0.7
-
-
-def _half_zero(x: Tensor, rng: torch.Generator) -> Tensor:
-    return torch.where(torch.rand(x.shape, generator=rng) < 0.5, 0.0, x)
-
-
-def _positive(x: Tensor, rng: torch.Generator) -> Tensor:
-    return _tailed(x, rng).abs()
-
-
-def _tiny(x: Tensor, rng: torch.Generator) -> Tensor:
-    return _tailed(x, rng) * 1e-5
-
-
 def _massive(x: Tensor, rng: torch.Generator) -> Tensor:
     """Scale a few channels to thousands and leave the others near one."""
     x = x.clone()
@@ -54,23 +37,22 @@ def _massive(x: Tensor, rng: torch.Generator) -> Tensor:
 
 LOOKS: tuple[Callable[[Tensor, torch.Generator], Tensor], ...] = (
     _tailed,
-    _shifted,
-    _half_zero,
-    _positive,
-    _tiny,
+    lambda x, _: x + 0.7,
+    lambda x, rng: torch.where(torch.rand(x.shape, generator=rng) < 0.5, 0.0, x),
+    lambda x, rng: _tailed(x, rng).abs(),
+    lambda x, rng: _tailed(x, rng) * 1e-5,
     _massive,
 )
 """The distributions of an activation; a case's place selects one."""
+_TALL = (0, 3, 5)  # those with numbers so large that a score of them would hide others
 PLACES = tuple(at / (len(LOOKS) - 1) for at in range(len(LOOKS)))
 
 
 def worn(shape: tuple[int, ...], place: float, rng: torch.Generator, *, scored: bool) -> Tensor:
     """Return an activation; a query or key (`scored`) keeps its size, so that no score hides others."""
-    look = LOOKS[round(place * (len(LOOKS) - 1))]
+    look = round(place * (len(LOOKS) - 1))
     x = torch.randn(shape, generator=rng)
-    if scored and look in (_tailed, _massive, _positive):
-        return x * 0.5
-    return look(x, rng)
+    return x * 0.5 if scored and look in _TALL else LOOKS[look](x, rng)
 
 
 def uneven(drawn: Tensor, rng: torch.Generator, *, norm: bool, scored: bool, matrix: bool) -> Tensor:

@@ -32,8 +32,8 @@ from agentcompile.ir.whole import Group, ModelCheck
 from agentcompile.materialize import specialise
 from agentcompile.planning.chunks import Chunks, capacity
 from agentcompile.regions.schedule import schedule
-from agentcompile.runtime.lengths import LENGTHS, served
 from agentcompile.runtime.lower import lower
+from agentcompile.runtime.pieces import LENGTHS, served
 from agentcompile.system.exhausted import enough
 from agentcompile.tuning.partitions import CHUNK, Cut
 from agentcompile.verification.oracle import Answers, answers, as_captured, oracle_of

@@ -15,13 +15,12 @@ import torch
 
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.region import Port, Region
-from agentcompile.runtime.arena import TORCH_DTYPES
+from agentcompile.ops.reference import DTYPES
 
 LINE_BYTES = 64
 WINDOWS = 4096
 """Launches of a sample that read different windows; a sample of more has launches of less than 50 ns."""
-_APART_BYTES = 1 << 16
-"""The bytes that all copies of a region's outputs may take, so that they stay in their cache."""
+_APART_BYTES = 1 << 16  # the bytes that all copies of a region's outputs may take, so that they stay in their cache
 _MOST_OUTPUTS = 4
 
 
@@ -43,7 +42,7 @@ class Windows:
         self._ports = tuple(ports)
         self._buffers: dict[str, torch.Tensor] = {}
         for port in self._ports:
-            dtype = TORCH_DTYPES[port.dtype]
+            dtype = DTYPES[port.dtype]
             step = LINE_BYTES // dtype.itemsize
             loose = torch.zeros(port.numel + (WINDOWS + 1) * step, dtype=dtype, device=device)
             begin = -loose.data_ptr() % LINE_BYTES // dtype.itemsize
@@ -80,15 +79,12 @@ class Windows:
         elif port.family == "positions":
             self._stand(port, used)
         else:
-            rows = dict(self._region.dims).get("vocab") or _fewest_rows(self._region)
+            tables = [concrete(one.shape)[0] for one in self._region.ports if one.role == "weight" and one.shape]
+            rows = dict(self._region.dims).get("vocab") or min(tables, default=1)
             used.random_(0, rows, generator=self._generator)
 
     def _stand(self, port: Port, used: torch.Tensor) -> None:
-        """Fill with positions: the last one where attention reads a cache, since its cost depends on it.
-
-        Otherwise they are random: a row of a table costs the same wherever it is. A prefill chunk gets consecutive
-        positions, one per token.
-        """
+        """Fill with the last position where attention reads a cache, as its cost depends on it; else with any."""
         last = self._region.regime.context[1] - 1
         if self._region.regime.phase == "prefill":  # a slot for every token of the chunk
             first = max(last + 1 - port.numel, 0)
@@ -99,17 +95,13 @@ class Windows:
             used.random_(0, last + 1, generator=self._generator)
 
 
-def _fewest_rows(region: Region) -> int:
-    return min((concrete(port.shape)[0] for port in region.ports if port.role == "weight" and port.shape), default=1)
-
-
 class Outputs:
     """Buffers for the outputs of several launches of a sample, by port."""
 
     def __init__(self, ports: Sequence[Port], *, seed: int, device: str) -> None:
         self._random = random.Random(seed)
         self._ports = {port.name: port for port in ports}
-        sizes = {port.name: port.numel * TORCH_DTYPES[port.dtype].itemsize for port in ports}
+        sizes = {port.name: port.numel * DTYPES[port.dtype].itemsize for port in ports}
         self.count = max(1, min(_MOST_OUTPUTS, _APART_BYTES // max(sum(sizes.values()), 1)))
         self._steps = {name: -(-size // LINE_BYTES) * LINE_BYTES for name, size in sizes.items()}
         self._blocks = {name: _block(step * self.count, device) for name, step in self._steps.items()}
@@ -122,7 +114,7 @@ class Outputs:
         """Return the tensors of one launch, by port."""
         found = {}
         for name, port in self._ports.items():
-            dtype, begin = TORCH_DTYPES[port.dtype], output * self._steps[name]
+            dtype, begin = DTYPES[port.dtype], output * self._steps[name]
             found[name] = self._blocks[name][begin : begin + port.numel * dtype.itemsize].view(dtype)
             found[name] = found[name].view(concrete(port.shape))
         return found

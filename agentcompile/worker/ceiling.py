@@ -6,28 +6,22 @@ Each rate is the best of several short runs: a ceiling is what the machine can d
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
-from agentcompile.build import compile
-from agentcompile.build.binary import Binary
 from agentcompile.ir.target import Ceiling
-from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.timing import Interval
-from agentcompile.materialize.cpp import flags
 from agentcompile.measure.clock import interval, quantum_ns, settle
 from agentcompile.measure.policy import POLICY
 from agentcompile.measure.residency import block, rotation_bytes
 from agentcompile.measure.rounds import Arm
 from agentcompile.measure.selftest import SelfTest, selftest
-from agentcompile.runtime.native import Call, Executor, Library, Program
-from agentcompile.system.store import Store
+from agentcompile.runtime.native import Call, Executor, Program
+from agentcompile.worker.known import known_library
 from agentcompile.worker.protocol import CheckHarness, Setup
 
-_LIMIT_S = 60.0
 _CALM_TRIES = 4
 _TRY_S = 0.4
 _TEXT = """
@@ -101,12 +95,12 @@ def measure_ceiling(executor: Executor, setup: Setup) -> Ceiling:
     data.fill_(1)
     reads = ("read_plain", "read_near", "read_far")
     near = max(rotation_bytes("cache", setup.target, POLICY), 1 << 20) // 512 * 512
-    dram_rate = _best(probe.rate(name, data, dram, dram) for name in reads)
-    cache_rate = _best(probe.rate(name, data, near, near, repeat=16) for name in reads)
+    dram_rate = max(probe.rate(name, data, dram, dram) for name in reads)
+    cache_rate = max(probe.rate(name, data, near, near, repeat=16) for name in reads)
     data[:4096].zero_()  # numbers that neither grow nor become denormal
     steps = 500_000
-    work = {name: steps * each * executor.threads for name, each in _OPERATIONS.items() if probe.has(name)}
-    flops = _best(probe.rate(name, data, steps, operations) for name, operations in work.items())
+    work = {name: steps * each * executor.threads for name, each in _OPERATIONS.items() if probe.library.find(name)}
+    flops = max(probe.rate(name, data, steps, operations) for name, operations in work.items())
     return Ceiling(
         dram_bytes_per_s=dram_rate.per_s,
         # A cloud machine's share of the cache may be smaller than reported; it is never slower than DRAM.
@@ -116,14 +110,9 @@ def measure_ceiling(executor: Executor, setup: Setup) -> Ceiling:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Rate:
+class _Rate(NamedTuple):
     per_s: float
     calm: bool
-
-
-def _best(rates: Iterable[_Rate]) -> _Rate:
-    return max(rates, key=lambda rate: rate.per_s)
 
 
 def alive(executor: Executor, setup: Setup) -> bool:
@@ -138,12 +127,15 @@ def check_harness(executor: Executor, setup: Setup, request: CheckHarness) -> Se
     probe, data = _Probe(executor, setup), block(1 << 16)
     quantum = quantum_ns()
     call, keep = probe.bound("read_plain", data, data.numel(), torch.zeros(16 * executor.threads))
+    found = tested(request, lambda factor: _Repeated(executor, call, factor), quantum)
+    del keep
+    return found
 
-    def arms(difference: float) -> tuple[Arm, Arm]:
-        return _Repeated(executor, call, 1.0), _Repeated(executor, call, 1.0 + difference)
 
-    found = selftest(
-        arms,
+def tested(request: CheckHarness, arm: Callable[[float], Arm], quantum: int) -> SelfTest:
+    """Run the harness's self-test as `request` asks on arms that do `factor` times the work of one."""
+    return selftest(
+        lambda difference: (arm(1.0), arm(1.0 + difference)),
         trials=request.trials,
         rounds=request.rounds,
         policy=request.policy,
@@ -151,18 +143,13 @@ def check_harness(executor: Executor, setup: Setup, request: CheckHarness) -> Se
         seed=request.seed,
         planted=request.planted,
     )
-    del keep
-    return found
 
 
 class _Repeated:
-    """An arm that launches one kernel `factor` times as often as it is asked to."""
-
     def __init__(self, executor: Executor, call: Call, factor: float) -> None:
         self._program, self._factor = Program(executor, [call]), factor
 
     def interval(self, batch: int) -> Interval:
-        """Time `batch` times the factor launches, after a few untimed ones."""
         settle()
         self._program.run(max(1, batch // 4))
         return interval(lambda: self._program.time(max(1, round(batch * self._factor)), 1)[0])
@@ -174,21 +161,12 @@ def _calm(timed: Interval) -> bool:
 
 class _Probe:
     def __init__(self, executor: Executor, setup: Setup) -> None:
-        source = Source(language="cpp", text=_TEXT, launches=_LAUNCHES, workspaces=(), flags=flags(setup.target))
-        made = compile(source, Store(Path(setup.store)), toolchain=setup.toolchain, limit_s=_LIMIT_S)
-        if not isinstance(made, Binary):
-            raise RuntimeError(f"the probe kernel does not build: {made}")
-        self._library, self._executor = Library(Path(made.path)), executor
-
-    def has(self, name: str) -> bool:
-        """Return whether the kernel is built for this machine's instruction set."""
-        return self._library.find(name) is not None
+        what = "the probe kernel does not build"
+        self.library = known_library(setup, _TEXT, what, "canary", ("data", "bytes", "out"))
+        self._executor = executor
 
     def rate(self, name: str, data: torch.Tensor, count: int, work: int, repeat: int = 1) -> _Rate:
-        """Return the best rate of a few undisturbed runs, in units of `work` a second.
-
-        On a machine that is disturbed, it is the best of all runs that fit into the time limit.
-        """
+        """Return the best rate of a few undisturbed runs, or of all in the time limit, in `work` a second."""
         call, keep = self.bound(name, data, count, torch.zeros(16 * self._executor.threads))
         program = Program(self._executor, [call])
         program.run()
@@ -203,7 +181,6 @@ class _Probe:
         return _Rate(per_s=work * repeat / max(best.ns, 1) * 1e9, calm=calm == _CALM_TRIES or _calm(best))
 
     def run(self, name: str, data: torch.Tensor, count: int, outputs: int) -> torch.Tensor:
-        """Run the kernel and return what it writes."""
         out = torch.zeros(outputs)
         call, keep = self.bound(name, data, count, out)
         Program(self._executor, [call]).run()
@@ -214,7 +191,4 @@ class _Probe:
         """Return a launch of kernel `name`, and the tensors that must outlive it."""
         size = torch.tensor([count])
         pointers = (data.data_ptr(), size.data_ptr(), out.data_ptr())
-        return Call(address=self._library.entry(name), pointers=pointers), [data, size, out]
-
-
-_LAUNCHES = (Launch(entry="canary", arguments=("data", "bytes", "out")),)
+        return Call(address=self.library.entry(name), pointers=pointers), [data, size, out]

@@ -3,47 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from agentcompile.backends import backend_of
 from agentcompile.build import compile
-from agentcompile.ir.target import Ceiling
-from agentcompile.ir.timing import Samples
-from agentcompile.ir.trial import BuildFailed, Disturbed, NumericReport, TimedOut
-from agentcompile.measure.selftest import SelfTest
+from agentcompile.ir.trial import BuildFailed, Disturbed, TimedOut
 from agentcompile.system.exhausted import exhausted, first_line
 from agentcompile.system.store import Store
 from agentcompile.worker import protocol as p
 from agentcompile.worker.limits import limit_memory
-from agentcompile.worker.wrong import WrongOutput
 
 if TYPE_CHECKING:
     from agentcompile.worker.box import Box
-
-
-class Device(Protocol):
-    """The device that runs candidates: the host's threads or a GPU."""
-
-    def validate(self, request: p.Validate) -> NumericReport:
-        """Run the correctness suite."""
-
-    def time(self, request: p.Time) -> Samples:
-        """Time the arms of a comparison."""
-
-    def steps(self, request: p.TimeSteps) -> Samples:
-        """Time whole steps."""
-
-    def feed(self, request: p.FeedModel) -> p.Fed:
-        """Run a whole model on sequences."""
-
-    def ceiling(self) -> Ceiling:
-        """Measure the device's roofline limits."""
-
-    def alive(self) -> bool:
-        """Run the canary kernel and return whether its answer is right."""
-
-    def selftest(self, request: p.CheckHarness) -> SelfTest:
-        """Run the self-test of the timing harness."""
+    from agentcompile.worker.gpu import Gpu
+    from agentcompile.worker.host import Host
 
 
 class Desk:
@@ -52,7 +25,7 @@ class Desk:
     def __init__(self, box: Box) -> None:
         self._box = box
         self._setup: p.Setup | None = None
-        self._device: Device | None = None
+        self._device: Gpu | Host | None = None
 
     def handle(self, request: p.Request) -> p.Reply:
         """Answer one request; whatever the candidate makes PyTorch raise passes through."""
@@ -85,7 +58,7 @@ class Desk:
         return self._setup
 
     @property
-    def device(self) -> Device:
+    def device(self) -> Gpu | Host:
         """The device that `Setup` names, ready to use."""
         if self._device is None:
             if backend_of(self.setup.device).queued:
@@ -109,7 +82,7 @@ class Desk:
         device = self.device
         try:
             return p.Timed(samples=device.time(request) if isinstance(request, p.Time) else device.steps(request))
-        except WrongOutput as wrong:
+        except p.WrongOutput as wrong:
             return p.Wrong(arm=wrong.arm, report=wrong.report)
 
     def _fed(self, request: p.FeedModel) -> p.Fed | p.Lacking:

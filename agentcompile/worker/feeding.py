@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import torch
 
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.program import Program
 from agentcompile.ir.target import Target
-from agentcompile.ir.whole import Group, Walk
+from agentcompile.ir.whole import Group
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.model import CompiledModel, Decode, Prefill
 from agentcompile.runtime.native import Executor, Library
@@ -26,16 +26,16 @@ from agentcompile.worker.box import Box
 from agentcompile.worker.protocol import Fed, FeedModel
 from agentcompile.worker.steps import called, constants
 
+if TYPE_CHECKING:
+    from agentcompile.runtime.device_step import DeviceStep
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """A model in memory, with its decode steps for several sequences.
-
-    `together` maps a number of seats to a function that runs one step in the first seats: logits [seats, vocab].
-    """
+    """A model in memory; `together` maps a number of seats to a function of one step in them: logits [seats, vocab]."""
 
     model: CompiledModel
     memory: Memory
@@ -69,16 +69,12 @@ class Pulse:
 
 
 class _Decode:
-    """A decode step with a beat after each run."""
-
     def __init__(self, step: Decode, pulse: Pulse) -> None:
         self.again = pulse.after(step.again)
         self.clock, self.decoder = step.clock, step.decoder
 
 
 class _Prefill:
-    """A prefill with a beat after each chunk."""
-
     def __init__(self, chunks: Prefill, pulse: Pulse) -> None:
         self.capacity, self.run = chunks.capacity, pulse.after(chunks.run)
 
@@ -89,15 +85,14 @@ def feed(request: FeedModel, loaded: Loaded, box: Box, pulse: Pulse) -> Fed:
     with Path(request.out).open("wb") as file:
         for index, group in enumerate(request.groups):
             box.write(index)
-            made = _side_by_side(loaded, group) if len(group) > 1 else [_alone(loaded.model, walk) for walk in group]
+            if len(group) > 1:
+                made = _side_by_side(loaded, group)
+            else:
+                made = [loaded.model.logits(walk.ids, walk.scored, prompt=walk.prompt) for walk in group]
             for found in made:
                 file.write(found.cpu().contiguous().numpy().tobytes())
                 rows += found.shape[0]
     return Fed(rows=rows, longest_s=pulse.longest_s)
-
-
-def _alone(model: CompiledModel, walk: Walk) -> torch.Tensor:
-    return model.logits(walk.ids, walk.scored, prompt=walk.prompt)
 
 
 def _side_by_side(loaded: Loaded, group: Group) -> list[torch.Tensor]:
@@ -139,8 +134,7 @@ def host_model(request: FeedModel, executor: Executor, pulse: Pulse) -> Loaded:
 def device_model(request: FeedModel, target: Target, pulse: Pulse) -> Loaded:
     """Bind the programs of `request` to the device's memory; the kernel that ends a step is among its binaries."""
     from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
-    from agentcompile.runtime.device_errors import on_device
-    from agentcompile.runtime.device_step import DeviceStep, advance_source, overlaps_launches
+    from agentcompile.runtime.device_step import DeviceStep, advance_source, on_device, overlaps_launches
     from agentcompile.runtime.driver import Module
 
     programs, overlap, context = _programs(request), overlaps_launches(target.arch), request.info.context
@@ -150,33 +144,24 @@ def device_model(request: FeedModel, target: Target, pulse: Pulse) -> Loaded:
         memory.furnish()
         modules = {source: Module(path) for source, path in called(programs, request.binaries).items()}
         advance = Module(Path(dict(request.binaries)[advance_source(target.arch).digest]))
-        alone = [(end, program) for end, program in request.decode if program.batch == 1]
-        steps: list[tuple[int, Decode]] = []
-        for end, program in alone:
+        steps: list[tuple[int, DeviceDecode]] = []
+        together: dict[int, Callable[[], torch.Tensor]] = {}
+        for end, program in request.decode:
             step = DeviceStep(program, memory, modules, overlap=overlap)
-            steps.append((end, DeviceDecode(step, memory, advance, None, context=context, overlap=overlap)))
+            if program.batch == 1:
+                steps.append((end, DeviceDecode(step, memory, advance, None, context=context, overlap=overlap)))
+            else:
+                together[program.batch] = pulse.after(_replayed(step))
         decode = steps[0][1] if len(steps) == 1 else Regimes(steps, memory)
         chunks = dict(request.prefill)
         prefill = DevicePrefill(
-            lambda tokens: (chunks[tokens], modules),
-            memory,
-            decode,  # type: ignore[arg-type]
-            capacity=request.capacity,
-            overlap=overlap,
+            lambda tokens: (chunks[tokens], modules), memory, decode, capacity=request.capacity, overlap=overlap
         )
-        together = {
-            program.batch: pulse.after(_replayed(DeviceStep(program, memory, modules, overlap=overlap)))
-            for _, program in request.decode
-            if program.batch > 1
-        }
     return Loaded(model=_model(request, steps, prefill, memory, pulse), memory=memory, together=together)
 
 
-def _replayed(step: object) -> Callable[[], torch.Tensor]:
+def _replayed(step: DeviceStep) -> Callable[[], torch.Tensor]:
     """Return a function that runs one step of several sequences as a graph, captured on its first call."""
-    from agentcompile.runtime.device_step import DeviceStep
-
-    assert isinstance(step, DeviceStep)
     graphs: list[torch.cuda.CUDAGraph] = []
 
     def run() -> torch.Tensor:

@@ -43,21 +43,12 @@ class Splitter:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[Json, bytes]]:
-        """Add bytes and return the frames that they complete.
-
-        Raises:
-            FrameError: the bytes cannot belong to a frame.
-        """
+        """Add bytes and return the frames that they complete; FrameError when they cannot belong to one."""
         self._buffer += data
         frames: list[tuple[Json, bytes]] = []
         while (frame := self._next()) is not None:
             frames.append(frame)
         return frames
-
-    @property
-    def pending_bytes(self) -> int:
-        """The number of bytes of an unfinished frame."""
-        return len(self._buffer)
 
     def _next(self) -> tuple[Json, bytes] | None:
         if len(self._buffer) < HEADER.size:
@@ -81,11 +72,7 @@ class Splitter:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write every byte to a blocking descriptor.
-
-    Raises:
-        BrokenPipeError: the reader is gone.
-    """
+    """Write every byte to a blocking descriptor; BrokenPipeError when the reader is gone."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -38,11 +38,7 @@ from agentcompile.worker.steps import constants
 
 
 class Gpu:
-    """The device that `Setup` names.
-
-    Raises:
-        AgentCompileError: the device cannot be used (environment).
-    """
+    """The device that `Setup` names."""
 
     def __init__(self, setup: p.Setup, box: Box) -> None:
         self._setup, self._box = setup, box
@@ -52,11 +48,9 @@ class Gpu:
             torch.cuda.set_device(setup.device)
             torch.zeros(1, device="cuda")  # makes the device's context current in this thread
         except (RuntimeError, AssertionError) as error:
-            raise AgentCompileError(
-                f"{setup.device} cannot be used: {str(error).strip().partition(chr(10))[0]}",
-                exit_code=ExitCode.ENVIRONMENT,
-                hint="agentcompile doctor says what driver and devices are there",
-            ) from error
+            text = f"{setup.device} cannot be used: {str(error).strip().partition(chr(10))[0]}"
+            hint = "agentcompile doctor says what driver and devices are there"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
 
     def validate(self, request: p.Validate) -> NumericReport:
         """Run the correctness suite on the device."""
@@ -113,7 +107,7 @@ class Gpu:
 
     def _memory(self, request: p.TimeSteps) -> Memory:
         """Return the checkpoint's weights on the device, kept from one request to the next of the same model."""
-        programs = [arm.program for arm in request.arms]
+        programs = request.programs
         known = self._weights
         if known is None or known[0] != request.checkpoint or not known[1].holds(programs):
             self._weights = None

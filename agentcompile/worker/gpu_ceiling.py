@@ -11,16 +11,16 @@ from agentcompile.ir.template import Launch
 from agentcompile.ir.timing import Interval
 from agentcompile.measure.policy import POLICY
 from agentcompile.measure.residency import rotation_bytes
-from agentcompile.measure.selftest import SelfTest, selftest
+from agentcompile.measure.selftest import SelfTest
 from agentcompile.runtime.device_step import captured
 from agentcompile.runtime.driver import Call
-from agentcompile.worker.gpu_known import known_kernels
+from agentcompile.worker.ceiling import tested
 from agentcompile.worker.gpu_timing import QUANTUM_NS, Stopwatch
+from agentcompile.worker.known import known_kernels
 from agentcompile.worker.protocol import CheckHarness, Setup
 
 _TRIES = 8
-_DRAM_BYTES = 2 << 30
-"""The size of the DRAM read: a tuned read of 2 GiB reaches the rate of longer ones."""
+_DRAM_BYTES = 2 << 30  # the size of the DRAM read: a tuned read of 2 GiB reaches the rate of longer ones
 _MATRIX = 8192
 _TEXT = """
 struct read_args { const uint4* x; const long long* count; unsigned* y; };
@@ -81,23 +81,11 @@ class Probe:
         data = torch.zeros(1 << 20, dtype=torch.int64, device="cuda")
         call, keep = self._reads(data, data.numel() * 8, 1)
 
-        def arms(difference: float) -> tuple[_Repeated, _Repeated]:
-            return _Repeated(call, 1.0), _Repeated(call, 1.0 + difference)
-
-        found = selftest(
-            arms,
-            trials=request.trials,
-            rounds=request.rounds,
-            policy=request.policy,
-            quantum_ns=QUANTUM_NS,
-            seed=request.seed,
-            planted=request.planted,
-        )
+        found = tested(request, lambda factor: _Repeated(call, factor), QUANTUM_NS)
         del keep
         return found
 
     def _rate(self, data: torch.Tensor, nbytes: int, blocks: int, repeat: int) -> float:
-        """Return the bytes read per second with `blocks` blocks per multiprocessor."""
         call, keep = self._reads(data, nbytes, blocks)
         graph = captured(lambda: call.run(torch.cuda.current_stream().cuda_stream), times=repeat)
         watch = Stopwatch()
@@ -110,26 +98,20 @@ class Probe:
         count = torch.tensor([nbytes // 16], device="cuda")
         out = torch.zeros(4, dtype=torch.int32, device="cuda")
         grid = (str(self._setup.target.threads * blocks),)
-        return self._bound(Launch(entry="read", arguments=(), grid=grid, block=("512",)), [data, count, out]), [
-            data,
-            count,
-            out,
-        ]
+        tensors = [data, count, out]
+        return self._bound(Launch(entry="read", arguments=(), grid=grid, block=("512",)), tensors), tensors
 
     def _bound(self, launch: Launch, tensors: Sequence[torch.Tensor]) -> Call:
         return Call.of(self._module, launch, [tensor.data_ptr() for tensor in tensors], dependent=False)
 
 
 class _Repeated:
-    """An arm that launches one kernel `factor` times as often as it is asked to."""
-
     def __init__(self, call: Call, factor: float) -> None:
         self._call, self._factor = call, factor
         self._watch = Stopwatch()
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def interval(self, batch: int) -> Interval:
-        """Time `batch` times the factor launches."""
         times = max(1, round(batch * self._factor))
         if times not in self._graphs:
             run = self._call.run

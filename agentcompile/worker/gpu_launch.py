@@ -16,11 +16,7 @@ Buffers = Mapping[str, torch.Tensor]
 
 
 def device_runner(source: Source, region: Region, module: Module, arch: str) -> Callable[[Buffers], None]:
-    """Return a function that launches a candidate once on the given buffers, by port and workspace name, and waits.
-
-    The function raises AgentCompileError (environment) when the driver refuses a launch, and RuntimeError from PyTorch
-    when a kernel failed while it ran, after which the CUDA context is unusable.
-    """
+    """Return a function that launches a candidate once on given buffers and waits; a failure ends the context."""
     bound: dict[frozenset[tuple[str, int]], list[Call]] = {}
 
     def run(buffers: Buffers) -> None:

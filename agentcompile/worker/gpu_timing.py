@@ -3,6 +3,10 @@
 A graph walks through the rotated weights from the first on. When they are to come from DRAM, other memory is read
 before it until nothing of them is left in the cache. Before the first event the device is kept busy until everything is
 queued, so that no interval contains delays of the host.
+
+Contexts of other processes and ours take turns on a GPU, of about two milliseconds each. No interface tells a process
+how long its kernels waited for it, so it is measured: a row of equal kernels that only count cycles takes longer than
+as many of them alone when others' turns lie in between.
 """
 
 from __future__ import annotations
@@ -10,13 +14,14 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from agentcompile.ir.target import Target
 from agentcompile.ir.timing import Interval, Samples
+from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.rounds import Arm
 from agentcompile.ops.reference import Interpreter
 from agentcompile.runtime.device_step import DeviceStep, captured, enqueued, first_chunk, overlaps_launches
@@ -26,7 +31,6 @@ from agentcompile.runtime.memory import Memory
 from agentcompile.worker.activations import WINDOWS, Seen
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.gpu_launch import bind_all
-from agentcompile.worker.gpu_turns import Turns, taking_turns
 from agentcompile.worker.inputs import Inputs
 from agentcompile.worker.launch import workspaces
 from agentcompile.worker.logits import Probe, live
@@ -45,6 +49,11 @@ _MOST_CYCLES = 20_000_000
 """The longest hold, about 10 ms: longer than the host needs for graphs of tens of thousands of launches."""
 _CYCLES_PER_NS = 3.5
 """The clock rate that a hold is computed with, above any multiprocessor's, so that no hold is shorter than meant."""
+TURN_NS = 2_000_000
+"""How long a context runs while others wait: the default of the driver's time slices."""
+_CYCLES = 400_000  # the cycles of one kernel: about 0.25 ms, so that one alone fits into a turn
+_ALONE, _ROW = 4, 24
+"""How many kernels are timed alone (the shortest counts), and how many in a row (which last three turns)."""
 
 
 def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
@@ -59,33 +68,25 @@ def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
         if isinstance(arm, Reference):
             arms.append(_TorchArm(inputs, box, index, Interpreter(request.region.body)))
         elif arm.source.language == "library":
-            arms.append(
-                _TorchArm(inputs, box, index, bind_library(arm.source.call, request.region, arm.source.settings))
-            )
+            call = bind_library(arm.source.call, request.region, arm.source.settings)
+            arms.append(_TorchArm(inputs, box, index, call))
         else:
             arms.append(_KernelArm(inputs, box, index, arm, target.arch))
     return replace(timed(arms, request, box, QUANTUM_NS), turn_ns=turns.turn_ns())
 
 
 def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box) -> Samples:
-    """Time the programs of `request` in interleaved rounds in this process.
-
-    Decode steps run at its position in `memory`, prefill chunks at the start of the cache.
-    """
-    programs = [arm.program for arm in request.arms]
+    """Time programs in interleaved rounds: decode steps at the request's position, chunks at the start of the cache."""
+    programs = request.programs
     modules = dict[str, Module]()
     overlap = overlaps_launches(target.arch)
     steps = []
     for index, program in enumerate(programs):
         box.write(index)
-        modules |= {
-            source: Module(path)
-            for source, path in called([program], request.binaries).items()
-            if source not in modules
-        }
-        steps.append(
-            (first_chunk if program.phase == "prefill" else DeviceStep)(program, memory, modules, overlap=overlap)
-        )
+        paths = called([program], request.binaries)
+        modules |= {source: Module(path) for source, path in paths.items() if source not in modules}
+        bind = first_chunk if program.phase == "prefill" else DeviceStep
+        steps.append(bind(program, memory, modules, overlap=overlap))
     arms = [_StepArm(step, box, index, request.unroll) for index, step in enumerate(steps)]
     seats = memory.tokens[: programs[0].batch]  # a prefill chunk does not read them
     runs = [arm.once for arm in arms]
@@ -93,10 +94,10 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
     live(memory, programs, runs, vocab=vocab, seed=request.seed)
     memory.positions.fill_(request.position)
     probe = Probe(seats, programs, runs, vocab=vocab, seed=request.seed)
-    probe.before()
+    probe.check("before")
     turns = Turns()
     samples = timed([_Fresh(arm, seats, probe) for arm in arms], request, box, _STEP_QUANTUM_NS)
-    probe.after()
+    probe.check("after")
     box.write(NOTHING)
     return replace(samples, turn_ns=turns.turn_ns())
 
@@ -108,10 +109,7 @@ class Stopwatch:
         self._cycles = _HOLD_CYCLES
 
     def elapsed(self, graphs: Callable[[], None], before: Callable[[], None] | None = None) -> Interval:
-        """Return the time of what `graphs` queues; what `before` queues runs ahead of it, untimed.
-
-        Both are queued again, after a longer hold, when the host was too slow.
-        """
+        """Return the time of what `graphs` queues behind `before`; both run again, held longer, for a slow host."""
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         while True:
             if before is not None:
@@ -131,14 +129,6 @@ class Stopwatch:
             self._cycles = wanted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sample:
-    """A batch as a graph, and its launches whose outputs are not overwritten."""
-
-    graph: torch.cuda.CUDAGraph
-    seen: tuple[Seen, ...]
-
-
 class _Graphs(ABC):
     """An arm whose batches are graphs, kept by batch size.
 
@@ -148,21 +138,21 @@ class _Graphs(ABC):
 
     def __init__(self, inputs: Inputs, box: Box, index: int) -> None:
         self._inputs, self._box, self._index = inputs, box, index
-        self._samples: dict[int, _Sample] = {}
+        self._samples: dict[int, tuple[torch.cuda.CUDAGraph, tuple[Seen, ...]]] = {}
+        """Batches as graphs, with the launches whose outputs are not overwritten."""
         self._watch = Stopwatch()
 
     def interval(self, batch: int) -> Interval:
-        """Time `batch` launches as one graph."""
         self._box.write(self._index)
         if batch not in self._samples:
             outputs, seen = self._inputs.outputs.assign(batch)
             body = self._body(outputs)
-            self._samples[batch] = _Sample(graph=captured(body, before=self._body(outputs[:1])), seen=seen)
-        sample = self._samples[batch]
+            self._samples[batch] = captured(body, before=self._body(outputs[:1])), seen
+        graph, seen = self._samples[batch]
         self._inputs.windows.redraw(batch)
         torch.cuda.synchronize()  # on a shared GPU the sample then begins with a new turn
-        found = self._watch.elapsed(sample.graph.replay, before=self._inputs.cool)
-        self._examine(sample.seen, batch)
+        found = self._watch.elapsed(graph.replay, before=self._inputs.cool)
+        self._examine(seen, batch)
         return found
 
     @abstractmethod
@@ -174,7 +164,6 @@ class _Graphs(ABC):
         """Check the outputs that the sample left."""
 
     def _turn(self, batch: int) -> list[tuple[int, int]]:
-        """Return the slot and window of every launch."""
         return [(i % self._inputs.slots.count, i % WINDOWS) for i in range(batch)]
 
 
@@ -251,13 +240,11 @@ class _StepArm:
         self._watch = Stopwatch()
 
     def once(self) -> torch.Tensor:
-        """Run one step and return its logits."""
         self._box.write(self._index)
         self._one.replay()
         return self._step.logits
 
     def interval(self, batch: int) -> Interval:
-        """Return the time of `batch` steps, measured over `unroll` times as many."""
         self._box.write(self._index)
 
         def steps() -> None:
@@ -275,6 +262,43 @@ class _Fresh:
         self._arm, self._tokens, self._probe = arm, tokens, probe
 
     def interval(self, batch: int) -> Interval:
-        """Draw new tokens and time the step's arm."""
         self._tokens.copy_(self._probe.fresh())
         return self._arm.interval(batch)
+
+
+def taking_turns(policy: Policy) -> Policy:
+    """Return the policy for a shared GPU: a sample, even doubled, fits into a turn; one with others' is retaken."""
+    return replace(policy, max_interval_ns=TURN_NS // 3, retaken_ns=policy.max_interval_ns)
+
+
+class Turns:
+    """The use of the current GPU by other processes, measured when this is made and when it is asked."""
+
+    def __init__(self) -> None:
+        self._seen = _share()
+
+    @property
+    def shared(self) -> bool:
+        """Whether others were seen to use the GPU."""
+        return self._seen > POLICY.others_share
+
+    def turn_ns(self) -> int:
+        """Measure again and return how long, in ns, the GPU is ours at a time; 0 where no other process uses it."""
+        self._seen = max(self._seen, _share())
+        return TURN_NS if self.shared else 0
+
+
+def _share() -> float:
+    alone_ms = min(_spun_ms(1) for _ in range(_ALONE))
+    return max(1.0 - _ROW * alone_ms / _spun_ms(_ROW), 0.0)
+
+
+def _spun_ms(kernels: int) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    begin.record()
+    for _ in range(kernels):
+        torch.cuda._sleep(_CYCLES)  # type: ignore[no-untyped-call]
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))

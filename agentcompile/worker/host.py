@@ -43,10 +43,7 @@ class Host:
         self._executor = Executor(path, setup.target.threads)
 
     def validate(self, request: p.Validate) -> NumericReport:
-        """Run the correctness suite, then check that the process is in the state it was in before.
-
-        The suite includes fenced buffers, ranks run in every order, and the runtime's own buffer placement.
-        """
+        """Run the correctness suite, then check that the process is in the state it was in before."""
         implementation, native = request.implementation, request.implementation.source.language != "library"
         watch = Watch(self._probes)
         spoil = self._probes.spoil_stack

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import cast
 
 import torch
@@ -13,7 +12,8 @@ from torch import Tensor
 from agentcompile.ir.graph import DType
 from agentcompile.ir.program import Buffer, NativeCall
 from agentcompile.ir.template import Launch
-from agentcompile.runtime.arena import TORCH_DTYPES, Arena, aligned
+from agentcompile.ops.reference import DTYPES
+from agentcompile.runtime.arena import Arena, aligned
 from agentcompile.runtime.lower import place
 from agentcompile.validate.production import House, Wanted
 
@@ -31,7 +31,7 @@ def house(device: str = "cpu", seed: int = 0) -> House:
         found |= _passing([one for one in wanted if one.role in ("input", "output", "scratch")], device, generator)
         for one in wanted:
             if one.role == "number":
-                found[one.name] = torch.zeros(one.shape, dtype=TORCH_DTYPES[one.dtype], device=device)
+                found[one.name] = torch.zeros(one.shape, dtype=DTYPES[one.dtype], device=device)
         return found
 
     return laid
@@ -40,20 +40,18 @@ def house(device: str = "cpu", seed: int = 0) -> House:
 def _resident(wanted: Sequence[Wanted], device: str, generator: torch.Generator) -> dict[str, Tensor]:
     """Place weights and states one behind another, with other weights before, between and after them."""
     beside = aligned(_NEIGHBOUR * 2)
-    arena = Arena(sum(aligned(_nbytes(one)) for one in wanted) + beside * (len(wanted) + 1), device)
+    sizes = [aligned(math.prod(one.shape) * DTYPES[one.dtype].itemsize) for one in wanted]
+    arena = Arena(sum(sizes) + beside * (len(wanted) + 1), device)
     found = {}
     for one in (*wanted, None):
         _fill(arena.take((_NEIGHBOUR,), torch.bfloat16), generator)
         if one is not None:
-            found[one.name] = arena.take(one.shape, TORCH_DTYPES[one.dtype])
+            found[one.name] = arena.take(one.shape, DTYPES[one.dtype])
     return found
 
 
 def _passing(wanted: Sequence[Wanted], device: str, generator: torch.Generator) -> dict[str, Tensor]:
-    """Place activations and scratch as `lower` does for a step around this call.
-
-    The step makes the inputs before and reads the outputs after, and the memory holds what other launches left.
-    """
+    """Place activations and scratch as `lower` does for a step with other calls around this one."""
     buffers = [
         Buffer(
             name=one.name,
@@ -67,33 +65,25 @@ def _passing(wanted: Sequence[Wanted], device: str, generator: torch.Generator) 
     buffers += [Buffer(name=name, role="activation", dtype="bf16", shape=(_NEIGHBOUR,)) for name in ("#past", "#next")]
     inputs = [one.name for one in wanted if one.role == "input"]
     outputs = [one.name for one in wanted if one.role == "output"]
-    calls = [
-        _call(["#past", *inputs]),
-        _call([*inputs, *outputs, *(one.name for one in wanted if one.role == "scratch")]),
-        _call([*outputs, "#next"]),
-    ]
+    scratch = [one.name for one in wanted if one.role == "scratch"]
+    calls = [_call(names) for names in (["#past", *inputs], [*inputs, *outputs, *scratch], [*outputs, "#next"])]
     placed, size = place(buffers, calls, {"#past", "#next"}, largest_first=False)
     arena = Arena(size, device)
     _fill(arena.view(0, (arena.nbytes // 2,), torch.bfloat16), generator)
     found = {}
     for buffer in placed:
-        view = arena.view(buffer.offset, tuple(cast(tuple[int, ...], buffer.shape)), TORCH_DTYPES[buffer.dtype])
+        view = arena.view(buffer.offset, tuple(cast(tuple[int, ...], buffer.shape)), DTYPES[buffer.dtype])
         found[buffer.name] = view.zero_() if buffer.zeroed else view
     return {one.name: found[one.name] for one in wanted}
 
 
 def _call(names: Sequence[str]) -> NativeCall:
     launch = Launch(entry="", arguments=tuple(names))
-    return NativeCall(region="", source="", launch=replace(launch), pointers=tuple(names))
+    return NativeCall(region="", source="", launch=launch, pointers=tuple(names))
 
 
 def _fill(tensor: Tensor, generator: torch.Generator) -> None:
-    """Fill with numbers such as a model's tensors hold."""
     some = torch.randn(min(tensor.numel(), _FILLED), generator=generator, device=tensor.device).to(tensor.dtype)
     for begin in range(0, tensor.numel(), some.numel()):
         part = tensor[begin : begin + some.numel()]
         part.copy_(some[: part.numel()])
-
-
-def _nbytes(one: Wanted) -> int:
-    return math.prod(one.shape) * TORCH_DTYPES[one.dtype].itemsize

@@ -12,7 +12,7 @@ from agentcompile.ir.region import Port
 from agentcompile.ir.target import Target
 from agentcompile.measure.residency import Need, Slots, rotation_bytes
 from agentcompile.ops.layouts import LAYOUTS
-from agentcompile.runtime.arena import TORCH_DTYPES
+from agentcompile.ops.reference import DTYPES
 from agentcompile.worker.activations import Outputs, Windows
 from agentcompile.worker.protocol import Implementation, Time
 
@@ -89,10 +89,7 @@ class Inputs:
 
 
 def _need(port: Port, request: Time) -> Need:
-    """Return the room for the largest layout that an arm needs, with the scale of its random numbers.
-
-    A matrix is drawn like an initialised one, a vector of weights near 1.
-    """
+    """Return the room for the largest layout of an arm, and the numbers: a matrix as initialised, a vector near 1."""
     layouts = {"row-major"}
     for arm in request.arms:
         if isinstance(arm, Implementation):
@@ -102,7 +99,7 @@ def _need(port: Port, request: Time) -> Need:
     vector = sum(dim > 1 for dim in shape) < 2
     scale, offset = (0.1, 1.0) if vector and port.role == "weight" else (0.05, 0.0)
     read = min(request.region.regime.context[1] / shape[2], 1.0) if port.role == "state" and len(shape) == 4 else 1.0
-    return Need(name=port.name, numel=numel, dtype=TORCH_DTYPES[port.dtype], scale=scale, offset=offset, read=read)
+    return Need(name=port.name, numel=numel, dtype=DTYPES[port.dtype], scale=scale, offset=offset, read=read)
 
 
 def _pad(slots: Slots, ports: list[Port], request: Time) -> None:
@@ -114,7 +111,7 @@ def _pad(slots: Slots, ports: list[Port], request: Time) -> None:
         shape = concrete(port.shape)
         for family, name in sorted(layouts):
             if port.family == family and LAYOUTS[name].numel(shape) != port.numel:
-                padding = LAYOUTS[name].pack(torch.ones(shape, dtype=TORCH_DTYPES[port.dtype])) == 0
+                padding = LAYOUTS[name].pack(torch.ones(shape, dtype=DTYPES[port.dtype])) == 0
                 for slot in range(slots.count):
                     tensor = slots.tensor(slot, port.name, padding.numel())
                     tensor.masked_fill_(padding.to(tensor.device), 0)

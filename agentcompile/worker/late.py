@@ -16,8 +16,8 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.template import Launch, Source
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.validate.production import Late
-from agentcompile.worker.gpu_known import known_kernels
 from agentcompile.worker.gpu_launch import Buffers, bind_all
+from agentcompile.worker.known import known_kernels
 from agentcompile.worker.protocol import Setup
 
 _THREADS = 1024
@@ -41,21 +41,14 @@ LATE_NS = 400_000
 
 
 class Predecessor:
-    """The late kernel on the current device, which has programmatic dependent launch.
-
-    Raises:
-        RuntimeError: the kernel does not build.
-    """
+    """The late kernel on the current device, which has programmatic dependent launch."""
 
     def __init__(self, setup: Setup) -> None:
         text = f"constexpr unsigned long long LATE_NS = {LATE_NS};\n{_TEXT}"
         self._module = known_kernels(setup, text, "late", ("table", "rows"))
 
     def before(self, source: Source, region: Region, module: Module) -> Late:
-        """Return a function that launches a candidate right behind the late kernel, and waits for all.
-
-        Each launch starts as early as it may.
-        """
+        """Return a function that launches a candidate behind the late kernel, as early as it may, and waits."""
         # The runtime ensures that no kernel right before a launch writes what it reads before it waits.
         early = {name for launch in source.launches for name in launch.early}
 

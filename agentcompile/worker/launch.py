@@ -10,24 +10,17 @@ import torch
 
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Source
+from agentcompile.ops.reference import DTYPES
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.validate import DeclaredArithmetic
 from agentcompile.worker.protocol import Implementation
 
 Buffers = Mapping[str, torch.Tensor]
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int64": torch.int64, "int32": torch.int32}
 
 
 def bind(source: Source, binary: Library, buffers: Buffers) -> list[Call]:
-    """Bind the launches of `source` to `buffers`, in order; an argument without a name is null.
-
-    The caller keeps the tensors alive.
-
-    Raises:
-        KeyError: a buffer is not there.
-        AgentCompileError: the binary lacks an entry.
-    """
+    """Bind the launches of `source` to `buffers`, which the caller keeps alive; an argument without a name is null."""
     return [
         Call.of(binary, launch.entry, [buffers[name].data_ptr() if name else 0 for name in launch.arguments])
         for launch in source.launches
@@ -36,25 +29,19 @@ def bind(source: Source, binary: Library, buffers: Buffers) -> list[Call]:
 
 def workspaces(source: Source) -> dict[str, torch.Tensor]:
     """Return fresh workspace buffers, all zero."""
-    return {name: torch.zeros(count, dtype=_DTYPES[dtype]) for name, dtype, count, _ in source.workspaces}
+    return {name: torch.zeros(count, dtype=DTYPES[dtype]) for name, dtype, count, _ in source.workspaces}
 
 
 def runner(
     implementation: Implementation, region: Region, executor: Executor, before: Call | None = None
 ) -> Callable[[Buffers], None]:
-    """Return a function that launches a candidate once on the given buffers, output buffers included.
-
-    `before` runs ahead of each of its launches.
-    """
+    """Return a function that launches a candidate once on the given buffers, with `before` ahead of each launch."""
     source = implementation.source
     if source.language == "library":
         call = bind_library(source.call, region, source.settings)
         return lambda buffers: store_outputs(call(inputs_of(region, buffers)), buffers)
-    binary = Library(Path(implementation.binary.path))
-    ahead = [before] if before is not None else []
-    return lambda buffers: Program(
-        executor, [c for call in bind(source, binary, buffers) for c in (*ahead, call)]
-    ).run()
+    bound, ahead = binder(implementation), [before] if before is not None else []
+    return lambda buffers: Program(executor, [c for call in bound(buffers) for c in (*ahead, call)]).run()
 
 
 def binder(implementation: Implementation) -> Callable[[Buffers], list[Call]]:
@@ -66,18 +53,14 @@ def binder(implementation: Implementation) -> Callable[[Buffers], list[Call]]:
 def in_turn(
     implementation: Implementation, threads: int, before: Call | None = None
 ) -> Callable[[Buffers, bool], None] | None:
-    """Return a function that runs a candidate's ranks one after another in this thread, in order or backwards.
-
-    `before` runs ahead of each rank. None for library calls.
-    """
-    source = implementation.source
-    if source.language == "library":
+    """Return a function that runs a candidate's ranks in turn, with `before` ahead of each; None for library calls."""
+    if implementation.source.language == "library":
         return None
-    binary = Library(Path(implementation.binary.path))
+    bound = binder(implementation)
     kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
 
     def run(buffers: Buffers, backwards: bool) -> None:
-        for call in bind(source, binary, buffers):
+        for call in bound(buffers):
             pointers = (ctypes.c_void_p * max(len(call.pointers), 1))(*call.pointers)
             ranks = range(threads)
             for rank in reversed(ranks) if backwards else ranks:

@@ -31,10 +31,7 @@ def limit_process() -> None:
 
 
 def limit_memory(extra_bytes: int) -> None:
-    """Limit private writable memory to `extra_bytes` more than there is now.
-
-    RLIMIT_DATA and not RLIMIT_AS: PyTorch reserves address space far beyond what it touches.
-    """
+    """Limit private writable memory, not address space, which PyTorch reserves, to `extra_bytes` more than now."""
     used = 0
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():

@@ -8,6 +8,7 @@ outside.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.trial import Check
 from agentcompile.runtime.memory import Memory
-from agentcompile.worker.wrong import WrongOutput
+from agentcompile.worker.protocol import WrongOutput
 
 CHECK = "step-logits"
 ALLOWED = 0.25
@@ -42,8 +43,7 @@ def live(memory: Memory, programs: Sequence[Program], runs: Sequence[Run], *, vo
     seats, slots = memory.tokens[: program.batch], min([LIVED, *(state.shape[2] for state in memory.states())])
     for slot in range(slots):
         memory.positions.fill_(slot)
-        drawn = torch.randint(vocab, seats.shape, generator=generator, device=seats.device, dtype=torch.int64)
-        seats.copy_(drawn)
+        seats.copy_(torch.randint(vocab, seats.shape, generator=generator, device=seats.device, dtype=torch.int64))
         run()
     memory.repeat(slots)
 
@@ -55,18 +55,12 @@ def reference_of(programs: Sequence[Program]) -> int:
 
 
 class Probe:
-    """Tokens that no step has seen, and the reference's logits for them.
-
-    For every arm the samples to compare are chosen at random; no two of them, of any arm, have the same tokens.
-    """
+    """Tokens that no step has seen, others for every sample, and the reference's logits; some samples are compared."""
 
     def __init__(
         self, tokens: Tensor, programs: Sequence[Program], runs: Sequence[Run], *, vocab: int, seed: int
     ) -> None:
-        """Draw the tokens and run the reference on them.
-
-        `tokens` is the tensor that a step reads, with a token per sequence; `runs` are the arms.
-        """
+        """Draw the tokens and run the reference on them; `tokens` is what a step reads, `runs` are the arms."""
         self._tokens, self._runs, self._reference = tokens, runs, reference_of(programs)
         self._generator = torch.Generator(tokens.device).manual_seed(seed)
         self._vocab = vocab
@@ -80,21 +74,11 @@ class Probe:
             self._vocab, self._tokens.shape, generator=self._generator, device=self._tokens.device, dtype=torch.int64
         )
 
-    def before(self) -> None:
-        """Compare every arm before it is timed.
-
-        Raises:
-            WrongOutput: an arm's logits differ from the reference's.
-        """
-        self._all(0, "before it was timed")
-
-    def after(self) -> None:
-        """Compare every arm after it was timed.
-
-        Raises:
-            WrongOutput: an arm's logits differ from the reference's.
-        """
-        self._all(1, "after it was timed")
+    def check(self, when: Literal["before", "after"]) -> None:
+        """Compare every arm before or after it is timed."""
+        at = 0 if when == "before" else 1
+        for arm in range(len(self._runs)):
+            self.compare(arm, at, self._made(arm, self._rows[at]), f"{when} it was timed")
 
     def take(self, arm: int) -> int:
         """Return the row of tokens for the last step of this arm's sample, if it is to be compared; mostly -1."""
@@ -123,10 +107,6 @@ class Probe:
             text = f"{when}: logits are {share:.3g} of their size away from the reference's"
             check = Check(name=CHECK, ok=False, measured=share, allowed=ALLOWED, detail=text)
             raise WrongOutput(arm, check)
-
-    def _all(self, at: int, when: str) -> None:
-        for arm in range(len(self._runs)):
-            self.compare(arm, at, self._made(arm, self._rows[at]), when)
 
     def _made(self, arm: int, row: Tensor) -> Tensor:
         self._tokens.copy_(row)

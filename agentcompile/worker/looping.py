@@ -12,8 +12,7 @@ from agentcompile.runtime.native import Call, Program
 from agentcompile.validate.endurance import Turn
 from agentcompile.worker.probes import RANK_WORDS, Probes
 
-_LOOK = 64
-"""How many calls of `run` pass before the slower way of running is timed again."""
+_LOOK = 64  # how many calls of `run` pass before the slower way of running is timed again
 
 
 class NativeLoop:
@@ -33,8 +32,7 @@ class NativeLoop:
             listed += [*calls, probes.call("turn", [self._tally, table])]
         self._program = Program(probes.executor, listed)
         self._probes, self._runs = probes, 0
-        self._round_s = [0.0, 0.0]
-        """The seconds of a round, on all threads and with ranks in turn."""
+        self._round_s = [0.0, 0.0]  # the seconds of a round, on all threads and with ranks in turn
 
     def run(self, rounds: int) -> None:
         """Run the program `rounds` times."""
@@ -57,10 +55,7 @@ class NativeLoop:
         self._round_s[way] = taken if rounds > 1 or known == 0.0 else min(known, taken)
 
     def wrong(self) -> tuple[int, int]:
-        """Return the number of wrong launches and the number of the first one, both 0 when all are right.
-
-        A launch is wrong when any rank found a difference in its share.
-        """
+        """Return the number of launches in which any rank found a difference, and the number of the first."""
         rows = [row for row in self._tally.view(-1, RANK_WORDS)[:, :3].tolist() if row[1]]
         return max((row[1] for row in rows), default=0), min((row[2] for row in rows), default=0)
 
@@ -79,10 +74,7 @@ def _table(turn: Turn) -> list[int]:
 
 
 def _span(strided: Tensor, dense: Tensor) -> tuple[int, int, int, int, int]:
-    """Return two addresses, the number of pieces, the first tensor's stride between pieces, and a piece's size.
-
-    Stride and size are in bytes; the second tensor is dense.
-    """
+    """Return two addresses, the number of pieces, the stride between the first's, and a piece's size, in bytes."""
     assert dense.is_contiguous()
     assert (dense.shape, dense.dtype) == (strided.shape, strided.dtype)
     item, nbytes = strided.element_size(), dense.numel() * dense.element_size()

@@ -18,7 +18,7 @@ from agentcompile.ir.trial import Check
 from agentcompile.ops.reference import Interpreter
 from agentcompile.worker.activations import Seen
 from agentcompile.worker.inputs import Inputs
-from agentcompile.worker.wrong import WrongOutput
+from agentcompile.worker.protocol import WrongOutput
 
 CHECK = "timed-output"
 _ROW, _OWN, _TINY = 0.15, 0.1, 1e-30
@@ -45,13 +45,7 @@ class Witness:
         return self._done < _ALWAYS or self._spent < _SHARE * (time.monotonic() - self._begun)
 
     def examine(self, seen: Sequence[Seen], first: int, batch: int) -> None:
-        """Compare the launches of a sample whose outputs still exist, last first.
-
-        `first` is the slot of the sample's first launch.
-
-        Raises:
-            WrongOutput: a launch is wrong.
-        """
+        """Compare the launches of a sample whose outputs still exist, last first; `first` is its first slot."""
         begin, count = time.monotonic(), self._inputs.slots.count
         for one in reversed(seen if self._done < _ALWAYS else seen[-2:]):
             slot = (first + one.launch) % count
@@ -61,42 +55,26 @@ class Witness:
         self._done += 1
 
     def compare(self, found: Mapping[str, Tensor], window: int, slot: int, where: str, *, last: bool) -> None:
-        """Compare outputs `found`, by port, with PyTorch's on a window and a slot.
-
-        `last`: no later launch wrote the slot's states.
-
-        Raises:
-            WrongOutput: an output or a cache entry is outside the bound.
-        """
+        """Compare outputs `found`, by port, with PyTorch's; `last`: no later launch wrote the slot's states."""
         inputs = {**self._inputs.windows.at(window), **self._inputs.read(slot)}
         if not self._weights:
             self._weights = self._inputs.dense(self._layouts)
         written = {name: self._newest(inputs, name).clone() for name in self._states} if last else {}
         made = self._reference({**inputs, **self._weights})
         for name, y in found.items():
-            if name in self._body_outputs:
+            if name in dict(self._inputs.region.body.outputs):
                 self._hold(name, y, made, where)
         for name, entry in written.items():
             self._bounded(name, entry, self._newest(inputs, name), where)
 
-    @property
-    def _body_outputs(self) -> set[str]:
-        return {name for name, _ in self._inputs.region.body.outputs}
-
     def _newest(self, inputs: Mapping[str, Tensor], name: str) -> Tensor:
         """Return the slots of a cache [B, heads, context, D] that the launch appended to."""
-        state = inputs[name]
-        at = inputs[self._positions(name)].view(-1)
+        state, nodes = inputs[name], self._inputs.region.body.nodes
+        (append, *_) = (node for node in nodes if node.op == "cache_append" and node.inputs[0].value == name)
+        at = inputs[append.inputs[-1].value].view(-1)
         if state.shape[0] == 1:
             return state[:, :, at]
         return state[torch.arange(state.shape[0], device=state.device), :, at]
-
-    def _positions(self, name: str) -> str:
-        return next(
-            node.inputs[-1].value
-            for node in self._inputs.region.body.nodes
-            if node.op == "cache_append" and node.inputs[0].value == name
-        )
 
     def _hold(self, name: str, y: Tensor, made: Mapping[str, Tensor], where: str) -> None:
         if y.is_floating_point():
@@ -134,7 +112,6 @@ class Witness:
 
 
 def _with_logits(body: Graph) -> Graph:
-    """Return the body with the inputs of each argmax that it ends with as further outputs."""
     producers = body.producers()
     more = tuple(
         (_LOGITS + name, producers[use.value].inputs[0])

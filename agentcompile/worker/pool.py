@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -77,11 +76,7 @@ class WorkerPool:
             wait(busy)
 
     def worker(self, slot: WorkerSlot, *, fresh: bool = False) -> Worker:
-        """Return the slot's worker, or a new one; after a crash or a hang a new one must pass the canary first.
-
-        Raises:
-            AgentCompileError: no process starts, or two canaries in a row fail (environment).
-        """
+        """Return the slot's worker, or a new one; after a crash or a hang a new one must pass the canary first."""
         if fresh:
             slot.clear(disturbed=slot.disturbed)
         elif slot.worker is not None and not slot.worker.alive:
@@ -99,10 +94,7 @@ class WorkerPool:
         return self._witnesses[number]
 
     def stock(self, count: int, *, kept: bool = False) -> None:
-        """Start `count` workers side by side and keep them unused, as a device's context takes long to make.
-
-        `kept`: they are for `count` witnesses, less those that have a worker already.
-        """
+        """Start `count` spare workers side by side, as contexts take long to make; `kept`: less existing witnesses."""
         if kept:
             count -= sum(self.witness(number).worker is not None for number in range(count))
         begun = list[Worker]()
@@ -131,7 +123,6 @@ class WorkerPool:
         return None
 
     def _spawn(self) -> Worker:
-        """Start a fresh worker; a zygote that died is replaced once."""
         try:
             return Worker(self._zygote, self._setup)
         except AgentCompileError:
@@ -151,11 +142,6 @@ class WorkerPool:
         if isinstance(outcome, p.Fault) and outcome.environment:
             raise AgentCompileError(outcome.error, exit_code=ExitCode.ENVIRONMENT, hint=outcome.hint)
         raise environment(f"a kernel that is known to be right fails on this machine: {said(outcome)}")
-
-
-def alive(workers: Sequence[WorkerSlot]) -> list[Worker]:
-    """Return the workers of filled slots."""
-    return [slot.worker for slot in workers if slot.worker is not None]
 
 
 def from_outside(outcome: Outcome) -> bool:

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
-from agentcompile.build import Binary, compile
-from agentcompile.ir.template import Launch, Source
-from agentcompile.materialize.cpp import flags
-from agentcompile.runtime.native import Call, Executor, Library, Program
-from agentcompile.system.store import Store
+from agentcompile.runtime.native import Call, Executor, Program
+from agentcompile.worker.known import known_library
 from agentcompile.worker.protocol import Setup
 
-_LIMIT_S = 60.0
 RANK_WORDS = 8
 """The number of int64s that a rank writes: a cache line."""
 SIGNALS = 64
@@ -123,27 +118,19 @@ extern "C" void stir(const stir_args& a, int rank, int size) {
 
 
 class Probes:
-    """The kernels on an executor's threads.
-
-    Raises:
-        RuntimeError: they do not build.
-    """
+    """The kernels on an executor's threads."""
 
     def __init__(self, executor: Executor, setup: Setup) -> None:
-        launches = (Launch(entry="turn", arguments=("tally", "table")),)
-        source = Source(language="cpp", text=_TEXT, launches=launches, workspaces=(), flags=flags(setup.target))
-        made = compile(source, Store(Path(setup.store)), toolchain=setup.toolchain, limit_s=_LIMIT_S)
-        if not isinstance(made, Binary):
-            raise RuntimeError(f"the probe kernels do not build: {made}")
-        self._library, self.executor = Library(Path(made.path)), executor
+        what = "the probe kernels do not build"
+        self._library = known_library(setup, _TEXT, what, "turn", ("tally", "table"))
+        self.executor = executor
         self._threads = torch.zeros(executor.threads * RANK_WORDS, dtype=torch.int64)
         self._process = torch.zeros(SIGNALS + 1, dtype=torch.int64)
         calls = [self.call("thread_state", [self._threads]), self.call("process_state", [self._process])]
         self._state = Program(executor, calls)
         self.spoil_stack = self.call("spoil_stack", [self._threads])
         """A launch that overwrites the free part of its threads' stacks."""
-        self.awake: frozenset[int] = frozenset()
-        """The process's threads after PyTorch last started all of its own."""
+        self.awake: frozenset[int] = frozenset()  # the process's threads after PyTorch last started all of its own
 
     def call(self, entry: str, tensors: Sequence[torch.Tensor]) -> Call:
         """Return a launch of a kernel on tensors that the caller keeps alive."""
@@ -157,10 +144,7 @@ class Probes:
         run(ctypes.addressof(calls), len(calls), repeat, self.executor.threads)
 
     def state(self) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """Return the threads' registers and blocked signals, the signals' handlers, and a hash of the environment.
-
-        The first has `RANK_WORDS` numbers for every executor thread: its control registers and blocked signals.
-        """
+        """Return each thread's `RANK_WORDS` numbers (registers, blocked signals), handlers, and environment's hash."""
         self._state.run()
         process = self._process.tolist()
         return tuple(self._threads.tolist()), tuple(process[:-1]), process[-1]

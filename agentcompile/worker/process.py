@@ -29,11 +29,7 @@ OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """The worker is dead or no longer speaks frames; `signal` is 0 when no signal ended it.
-
-    `outside`: another process ended it, as far as can be told. A kernel that sends its own process such a signal looks
-    the same.
-    """
+    """The worker is dead or speaks no frames; `signal` is 0 for none; `outside`: another process ended it, it seems."""
 
     signal: int
     detail: str
@@ -245,10 +241,7 @@ def clean(text: str, keep: int = 600) -> str:
 
 
 def wait(workers: Sequence[Worker], *, at_most_s: float = 60.0, bell: int = -1) -> list[Worker]:
-    """Wait until one of the busy `workers` has an outcome; return those that have one.
-
-    It also returns when the descriptor `bell` can be read from, or after `at_most_s` seconds.
-    """
+    """Wait until a busy worker has an outcome, `bell` can be read, or `at_most_s` are over; return those with one."""
     until, rung = time.monotonic() + at_most_s, False
     while True:
         for worker in workers:

@@ -17,7 +17,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Accumulation, Source
 from agentcompile.ir.timing import Samples
-from agentcompile.ir.trial import BuildFailed, Disturbed, NumericReport, TimedOut
+from agentcompile.ir.trial import BuildFailed, Check, Disturbed, NumericReport, TimedOut
 from agentcompile.ir.whole import Walk
 from agentcompile.measure.policy import Policy
 from agentcompile.measure.selftest import SelfTest
@@ -103,21 +103,13 @@ class Time:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepArm:
-    """A whole decode step, or on a GPU a prefill chunk: a plan lowered to a program."""
-
-    label: str
-    program: Program
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSteps:
     """Time whole steps over the real weights in interleaved rounds; answered by `Timed`, or `Wrong`."""
 
     kind: Literal["time-steps"] = "time-steps"
-    arms: tuple[StepArm, ...]
+    programs: tuple[Program, ...]
+    """Plans lowered to whole decode steps, or on a GPU to prefill chunks."""
     checkpoint: str
-    """The path of the checkpoint's directory."""
     constants: str
     """The path of a safetensors file with the tables that capture made."""
     binaries: tuple[tuple[str, str], ...]
@@ -131,15 +123,11 @@ class TimeSteps:
     unroll: int = 4
     """The number of steps in a graph, on a GPU."""
     seconds: float = 0.0
-    """The wall-time limit, as in `Time`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedModel:
-    """Run a whole model on seeded sequences and write its logits to a file; answered by `Fed`.
-
-    The box holds the index of the group that runs.
-    """
+    """Run a whole model on sequences, its logits to a file; the box has the running group; answered by `Fed`."""
 
     kind: Literal["feed-model"] = "feed-model"
     info: ModelInfo
@@ -152,7 +140,6 @@ class FeedModel:
     checkpoint: str
     constants: str
     binaries: tuple[tuple[str, str], ...]
-    """The paths of binaries, as in `TimeSteps`."""
     groups: tuple[tuple[Walk, ...], ...]
     out: str
     """A file for the logits: float32 [scored positions of all walks in order, vocab]."""
@@ -283,22 +270,8 @@ class Fault:
     hint: str = ""
 
 
-Reply = (
-    Ready
-    | Built
-    | BuildFailed
-    | TimedOut
-    | Disturbed
-    | Report
-    | Timed
-    | Wrong
-    | Fed
-    | Lacking
-    | CeilingMeasured
-    | HarnessChecked
-    | Alive
-    | Fault
-)
+Done = Ready | Built | Report | Timed | Fed | CeilingMeasured | HarnessChecked | Alive
+Reply = Done | BuildFailed | TimedOut | Disturbed | Wrong | Lacking | Fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,3 +288,11 @@ class Answer:
 
     token: str
     reply: Reply
+
+
+class WrongOutput(Exception):
+    """A timed arm, by index, gave wrong outputs or changed its process, which stops the comparison."""
+
+    def __init__(self, arm: int, check: Check) -> None:
+        super().__init__(check.detail)
+        self.arm, self.report = arm, NumericReport(checks=(check,), error_ratio=0.0, cases=0, repeats=0)

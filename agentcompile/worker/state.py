@@ -22,7 +22,7 @@ from agentcompile.ir.trial import Check
 from agentcompile.measure.rounds import Arm
 from agentcompile.validate.endurance import Loop, MakeLoop
 from agentcompile.worker.probes import RANK_WORDS, Probes
-from agentcompile.worker.wrong import WrongOutput
+from agentcompile.worker.protocol import WrongOutput
 
 CHECK = "process-state"
 _MORE_MAPPINGS = 8
@@ -52,10 +52,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mappings:
-    """The process's address space: the number of mappings, and the suspicious executable ones.
-
-    Those have no file or are writable.
-    """
+    """The process's address space: how many mappings, and the executable ones that have no file or are writable."""
 
     count: int
     code: frozenset[str]
@@ -103,10 +100,7 @@ def mappings() -> Mappings:
 
 
 class Watch:
-    """A watch over the process while one candidate, or the arms of one comparison, run.
-
-    It is made before their libraries are loaded, since a library's constructors run then.
-    """
+    """A watch over the process while candidates run, made before their libraries are loaded and run constructors."""
 
     def __init__(self, probes: Probes) -> None:
         self._probes = probes
@@ -132,10 +126,7 @@ class Watch:
         self._compare(self._mapped, "by being loaded", own=64)
 
     def around(self, run: Callable[[Buffers], None]) -> Callable[[Buffers], None]:
-        """Return `run` with a comparison of the address space around launches number 1, 2, 4, 8 and so on.
-
-        Only directly around a launch can what PyTorch maps be told from what the kernel maps.
-        """
+        """Return `run` with a look at the address space around launches 1, 2, 4, 8 …, where what it maps shows."""
 
         def launch(buffers: Buffers) -> None:
             self._launches += 1
@@ -173,12 +164,10 @@ class _LookedAt:
         self._loop, self._watch = loop, watch
 
     def run(self, rounds: int) -> None:
-        """Run the loop and compare the address space around it."""
         with self._watch.looking("in a long loop of launches"):
             self._loop.run(rounds)
 
     def wrong(self) -> tuple[int, int]:
-        """Return the loop's result."""
         return self._loop.wrong()
 
 

@@ -23,17 +23,12 @@ from agentcompile.worker.protocol import TimeSteps
 from agentcompile.worker.state import Watch, Watched, require
 from agentcompile.worker.timing import timed
 
-_ROWS = 1024
-"""How many steps of a sample read tokens of their own."""
+_ROWS = 1024  # how many steps of a sample read tokens of their own
 
 
 def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes) -> Samples:
-    """Time the programs of `request` in interleaved rounds in this process, all at its position.
-
-    Raises:
-        WrongOutput: an arm's logits are not the reference's, or it leaves the process changed.
-    """
-    programs = [arm.program for arm in request.arms]
+    """Time the programs of `request` in interleaved rounds in this process, all at its position."""
+    programs = request.programs
     memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
     memory.furnish()
     memory.positions.fill_(request.position)
@@ -58,16 +53,15 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
     live(memory, programs, [step.again for step in steps], vocab=vocab, seed=request.seed)
     seats = memory.tokens[: programs[0].batch]
     probe = Probe(seats, programs, runs, vocab=vocab, seed=request.seed)
-    probe.before()
+    probe.check("before")
     watch.rebase()
-    arms = [
-        Watched(
-            _StepArm(step, memory, request.position, box, index, probe, probes), watch, index, judged=_runs_kernels(p)
-        )
-        for index, (step, p) in enumerate(zip(steps, programs, strict=True))
-    ]
+    arms = []
+    for index, step in enumerate(steps):
+        kernels = any(isinstance(call, NativeCall) for call in step.program.calls)
+        arm = _StepArm(step, memory, request.position, box, index, probe, probes)
+        arms.append(Watched(arm, watch, index, judged=kernels))
     samples = timed(arms, request, box, quantum_ns(), Others())
-    probe.after()
+    probe.check("after")
     box.write(NOTHING)
     return samples
 
@@ -111,10 +105,6 @@ class _StepArm:
         self._at[0] = 0
         self._tokens.copy_(self._table[0])
         return at
-
-
-def _runs_kernels(program: Program) -> bool:
-    return any(isinstance(call, NativeCall) for call in program.calls)
 
 
 def constants(path: str) -> dict[str, torch.Tensor]:

@@ -30,11 +30,7 @@ _WARM = 4
 
 
 def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch: Watch) -> Samples:
-    """Time all arms of `request` in interleaved rounds in this process.
-
-    Raises:
-        WrongOutput: an arm's outputs are wrong, or after it the process differs from what `watch` saw.
-    """
+    """Time all arms of `request` in interleaved rounds in this process."""
     inputs = Inputs(request, target)
     arms: list[_KernelArm | _TorchArm] = []
     for index, arm in enumerate(request.arms):
@@ -61,10 +57,7 @@ def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch
 def timed(
     arms: Sequence[Arm], request: Time | TimeSteps, box: Box, quantum: int, others: Others | None = None
 ) -> Samples:
-    """Run interleaved rounds of `arms` as `request` asks; `quantum` is the timer's smallest step in ns.
-
-    `others` measures what other processes take of the processors that the arms run on.
-    """
+    """Run rounds of `arms` as `request` asks; `quantum` is the timer's step in ns, `others` measures processes."""
     end = time.monotonic() + (request.seconds or math.inf)
     samples = run_rounds(
         arms,
@@ -93,7 +86,6 @@ class _KernelArm:
         self._witness, self._last = Witness(inputs, dict(made.layouts), index), False
 
     def interval(self, batch: int) -> Interval:
-        """Time `batch` launches, measured in C++, on inputs drawn anew."""
         self._box.write(self._index)
         warm = max(1, batch // _WARM)
         self._inputs.windows.redraw(batch + warm)
@@ -147,7 +139,6 @@ class _TorchArm:
         self._made: dict[str, torch.Tensor] = {}
 
     def interval(self, batch: int) -> Interval:
-        """Time `batch` calls, measured in Python, on inputs drawn anew."""
         self._box.write(self._index)
         warm = max(1, batch // _WARM)
         self._inputs.windows.redraw(batch + warm)

@@ -48,11 +48,7 @@ class Zygote:
         self._socket, self._asked = ours, 0
 
     def spawn(self, requests: int, replies: int, log: int, box: int) -> int:
-        """Fork a worker that reads and writes these descriptors, in its own session; return its pid.
-
-        Raises:
-            AgentCompileError: the process cannot start or fork (environment).
-        """
+        """Fork a worker that reads and writes these descriptors, in its own session; return its pid."""
         return int(self._ask({"op": "fork"}, (requests, replies, log, box))["pid"])
 
     def ended(self, pid: int, wait_s: float) -> bool:
@@ -60,10 +56,7 @@ class Zygote:
         return bool(self._ask({"op": "ended", "pid": pid, "wait_s": wait_s}, ())["ended"])
 
     def reap(self, pid: int, wait_s: float) -> int | None:
-        """Reap a killed worker; return its exit code, or minus the signal that ended it.
-
-        None when it still runs after `wait_s` seconds.
-        """
+        """Reap a killed worker; return its exit code or minus its signal, None if it runs after `wait_s` seconds."""
         if not self.ended(pid, wait_s):
             return None
         return os.waitstatus_to_exitcode(int(self._ask({"op": "reap", "pid": pid}, ())["status"]))

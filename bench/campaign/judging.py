@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 
 from agentcompile.build import Binary, compile
 from agentcompile.check import check, errors
-from agentcompile.evaluation import requests
 from agentcompile.evaluation.evaluator import ACCEPT_REPEATS, WorkerEvaluator
-from agentcompile.evaluation.jobs import Depth, EvaluationJob, Prepared
+from agentcompile.evaluation.jobs import Depth, EvaluationJob, Prepared, implementation
 from agentcompile.evaluation.machine import Machine
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
 from agentcompile.ops.layouts import fits
@@ -130,7 +129,7 @@ class Many(AbstractContextManager["Many"]):
             return built
         request = p.Validate(
             region=replace(subject.region, sites=()),
-            implementation=requests.implementation(subject.job, built),
+            implementation=implementation(subject.job, built),
             seed=seed,
             repeats=16 if depth == "search" else ACCEPT_REPEATS,
             depth=depth,

@@ -12,7 +12,7 @@ from agentcompile.ir.program import NativeCall, TorchCall
 from agentcompile.ir.trial import Kernel
 from agentcompile.planning import chunks as plans
 from agentcompile.planning.chunks import Chunk, Chunks, capacity
-from agentcompile.runtime.lengths import served
+from agentcompile.runtime.pieces import served
 from agentcompile.tuning.partitions import CHUNK
 from tests.models import tiny
 from tests.models.lowered import clashes

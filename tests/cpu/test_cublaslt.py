@@ -18,9 +18,8 @@ import torch
 from agentcompile.build import find_toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.graph import DType
-from agentcompile.ops.reference import run
+from agentcompile.ops.reference import DTYPES, run
 from agentcompile.runtime import library
-from agentcompile.runtime.arena import TORCH_DTYPES
 from agentcompile.runtime.cublaslt import ALIGN_BYTES, Linear, Lt, find_library, operators, rank_of
 from agentcompile.validate import DeclaredArithmetic, validate
 from tests.templates.shapes import Extents, region
@@ -312,7 +311,7 @@ def test_a_region_passes_the_suite_with_every_product_chosen_at_bind(
     facts = DeclaredArithmetic(accumulation="library")
     report = validate(made, facts, launch, seed=3, repeats=2, depth="search", fences=False)  # type: ignore[arg-type]
     assert report.ok, [check for check in report.checks if not check.ok]
-    inputs = {port.name: drawn(*port.shape, dtype=TORCH_DTYPES[dtype]) for port in made.ports if port.role != "output"}
+    inputs = {port.name: drawn(*port.shape, dtype=DTYPES[dtype]) for port in made.ports if port.role != "output"}
     assert call(inputs).keys() == run(made.body, inputs).keys()
 
 

@@ -23,8 +23,7 @@ from agentcompile.ir.region import Regime
 from agentcompile.regions.partition import partition
 from agentcompile.runtime import device_decode, device_step
 from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
-from agentcompile.runtime.device_errors import on_device
-from agentcompile.runtime.device_step import DeviceStep
+from agentcompile.runtime.device_step import DeviceStep, on_device
 from agentcompile.runtime.last import for_one
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.sampling import Sampling

@@ -11,7 +11,7 @@ import torch
 
 from agentcompile.build import Binary, compile, compile_executor, find_toolchain
 from agentcompile.ir.template import Source
-from agentcompile.runtime.native import Call, Decoder, Executor, Library, Logits
+from agentcompile.runtime.native import Call, Decoder, Executor, Library
 from agentcompile.runtime.sampling import Sampling, choose
 from agentcompile.system.store import Store
 
@@ -41,7 +41,6 @@ class Loop:
     def draws(self, logits: torch.Tensor, sampling: Sampling, first: int, count: int) -> tuple[int, ...]:
         """The tokens of `count` steps from position `first` on."""
         token, position = ctypes.c_int64(0), ctypes.c_int64(first)
-        at = Logits(address=logits.data_ptr(), vocab=logits.numel(), wide=logits.dtype == torch.float32)
         own = ctypes.addressof(token)
         decoder = Decoder(
             self._executor,
@@ -51,7 +50,7 @@ class Loop:
             position=ctypes.addressof(position),
             stop_ids=(),
             context=first + count + 1,
-            logits=at,
+            logits=logits,
         )
         assert decoder.begin(sampling, first=first, logprobs=False)
         found = decoder.steps(count)

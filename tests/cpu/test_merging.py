@@ -13,7 +13,8 @@ from agentcompile.capture import capture
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import NativeCall, Program, TorchCall
-from agentcompile.runtime.arena import TORCH_DTYPES, Arena
+from agentcompile.ops.reference import DTYPES
+from agentcompile.runtime.arena import Arena
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.merging import merged
 from agentcompile.runtime.sites import Action, torch_site
@@ -44,9 +45,9 @@ class Layers:
             if buffer.role in ("weight", "constant", "state"):
                 self.env[buffer.name] = self.memory.resident(buffer)
             elif buffer.role == "activation":
-                self.env[buffer.name] = arena.view(buffer.offset, concrete(buffer.shape), TORCH_DTYPES[buffer.dtype])
+                self.env[buffer.name] = arena.view(buffer.offset, concrete(buffer.shape), DTYPES[buffer.dtype])
             elif buffer.zeroed:
-                self.env[buffer.name] = torch.zeros(concrete(buffer.shape), dtype=TORCH_DTYPES[buffer.dtype])
+                self.env[buffer.name] = torch.zeros(concrete(buffer.shape), dtype=DTYPES[buffer.dtype])
         self.dying: list[tuple[str, ...]] = [() for _ in self.program.calls]
         self.rooms: list[torch.Tensor] = []
 

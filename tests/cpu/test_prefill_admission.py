@@ -48,9 +48,8 @@ from agentcompile.tuning.partitions import CHUNK, cut
 from agentcompile.tuning.prepared import PreparedModel
 from agentcompile.worker import gpu_timing, logits
 from agentcompile.worker.box import Box
-from agentcompile.worker.gpu_turns import TURN_NS
-from agentcompile.worker.protocol import StepArm, TimeSteps
-from agentcompile.worker.wrong import WrongOutput
+from agentcompile.worker.gpu_timing import TURN_NS
+from agentcompile.worker.protocol import TimeSteps, WrongOutput
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT as SHORT
 from tests.cpu.test_chunk_plans import CONTEXT
@@ -242,7 +241,7 @@ def timed_chunks(rig: Rig) -> TimeSteps:
     """What asks a worker for the time of the chunk in PyTorch and with its kernels."""
     programs = rig.arms()
     return TimeSteps(
-        arms=tuple(StepArm(label=str(at), program=program) for at, program in enumerate(programs)),
+        programs=tuple(programs),
         checkpoint="",
         constants="",
         binaries=tuple((source, f"{source}.cubin") for source in sorted(native(programs[1]))),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from agentcompile.backends.cpu import Cpu
+from agentcompile.backends.cpu import CPU
 from agentcompile.errors import AgentCompileError
 from agentcompile.lockfile import Lock, read_lock
 from agentcompile.lockfile.order import ordered
@@ -32,7 +32,7 @@ def parts(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lock of the sample whose decode plans end at `ENDS` and at the end of the cache."""
     out = tmp_path_factory.mktemp("regimes") / "agentcompile.lock.toml"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Cpu, "context_ends", ENDS)
+        patch.setattr(CPU, "context_ends", ENDS)
         return flows.write(warm, flows.SAMPLE, SAMPLE_CONTEXT, out)
 
 

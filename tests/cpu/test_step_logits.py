@@ -22,7 +22,7 @@ from agentcompile.runtime.native import Executor
 from agentcompile.runtime.step import HostStep
 from agentcompile.system.store import Store
 from agentcompile.worker.logits import ALLOWED, DURING, LIVED, Probe, live
-from agentcompile.worker.wrong import WrongOutput
+from agentcompile.worker.protocol import WrongOutput
 from tests.cpu import jobs
 from tests.models import tiny
 from tests.models.lowered import in_pytorch
@@ -103,10 +103,10 @@ def test_a_step_that_turns_wrong_while_it_is_timed_is_caught_after_it(model: tup
     tokens = torch.zeros(1, dtype=torch.int64)
     right, wrong = step(tokens), False
     held = probe(model, [right, lambda: right() * (-1.0 if wrong else 1.0)], tokens)
-    held.before()
+    held.check("before")
     wrong = True
     with pytest.raises(WrongOutput) as caught:
-        held.after()
+        held.check("after")
     assert caught.value.arm == 1
     assert "after it was timed" in str(caught.value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from agentcompile.bench.busy.recipe import neighbours
 
-from agentcompile.worker.gpu_turns import TURN_NS, Turns
+from agentcompile.worker.gpu_timing import TURN_NS, Turns
 
 pytestmark = pytest.mark.gpu
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentcompile.backends.cuda import Cuda
+from agentcompile.backends.cuda import CUDA
 from agentcompile.capture import capture
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.evaluation.machine import this_machine
@@ -68,15 +68,17 @@ def test_a_chunk_of_merged_products_is_the_chunk_of_single_ones(
     arena = Arena(2 * chunk.program.arena_bytes + (1 << 20), "cuda")
     made, pitches = [], []
     for blocks in (132, 0):
-        monkeypatch.setattr(Cuda, "blocks_at_once", lambda *_, blocks=blocks: blocks)
-        memory.clear_state()
+        monkeypatch.setattr(CUDA, "blocks_at_once", lambda *_, blocks=blocks: blocks)
+        for state in memory.states():
+            state.zero_()
         tokens, positions = 7 * torch.arange(TOKENS, device="cuda") % 90, torch.arange(TOKENS, device="cuda")
         step = device_step.DeviceStep(
             chunk.program, memory, modules, overlap=True, fed=(tokens, positions), row=positions[-1:],
             span=(0, TOKENS - 1), arena=arena,
         )  # fmt: skip
         graph = captured(step.enqueue)
-        memory.clear_state()
+        for state in memory.states():
+            state.zero_()
         arena.view(0, (arena.nbytes,), torch.uint8).fill_(0xFF)  # as other lengths leave it
         graph.replay()
         made.append([step.logits.double(), *(state[:, :, :TOKENS].double() for state in memory.states())])

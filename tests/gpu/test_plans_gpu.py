@@ -8,7 +8,7 @@ import pytest
 import torch
 from agentcompile.bench.models.presets import materialise
 
-from agentcompile.backends.cuda import Cuda
+from agentcompile.backends.cuda import CUDA
 from agentcompile.capture import capture
 from agentcompile.lockfile import read_lock
 from agentcompile.options import Options
@@ -36,7 +36,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def lock(folder: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Cuda, "context_ends", ENDS)
+        patch.setattr(CUDA, "context_ends", ENDS)
         out = folder / "many.lock.toml"
         return flows.write(folder, folder / "model", CONTEXT, out, target="cuda:0", batch=BATCHES)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from agentcompile.ir.region import Region
 from agentcompile.validate import DeclaredArithmetic, Instruments
 from agentcompile.validate.cases import Case
-from agentcompile.validate.drawn import Drawn
+from agentcompile.validate.propagate import Drawn
 
 MOST = 16
 """Sets of cases that are held, of one region, facts and seed each."""

@@ -30,7 +30,7 @@ def test_frames_come_out_as_they_went_in_whatever_the_pieces(sent: list[tuple[ob
     for start in range(0, len(stream), size):
         got += splitter.feed(stream[start : start + size])
     assert got == sent
-    assert splitter.pending_bytes == 0
+    assert not splitter._buffer
 
 
 @given(st.binary(min_size=1, max_size=200).filter(lambda data: not MAGIC.startswith(data[:4])))

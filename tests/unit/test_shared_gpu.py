@@ -14,7 +14,7 @@ from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.rounds import run_rounds
 from agentcompile.measure.statistics import contrast, measurement
 from agentcompile.tuning.ranking import seems_faster
-from agentcompile.worker.gpu_turns import TURN_NS, taking_turns
+from agentcompile.worker.gpu_timing import TURN_NS, taking_turns
 
 ALONE = replace(POLICY, max_interval_ns=POLICY.max_device_interval_ns)
 BESIDE = taking_turns(POLICY)
