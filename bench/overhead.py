@@ -35,6 +35,7 @@ from .models.locate import MAKERS
 ARMS = (OURS, "hf-eager")
 """The arms that read the clock within a generation; the others read it once at the first token."""
 LIMIT = 0.01
+"""The largest overhead allowed, as a share of the time per output token."""
 _MOST_DROPPED = 0.2
 
 

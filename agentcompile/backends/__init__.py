@@ -13,7 +13,11 @@ BACKENDS: Mapping[str, Backend] = {"cpu": CPU, "cuda": CUDA}
 
 
 def backend_of(device: str) -> Backend:
-    """Return the backend of `device`, a device name (``cpu``, ``cuda:1``) or a device kind."""
+    """Return the backend of `device`, a device name (``cpu``, ``cuda:1``) or a device kind.
+
+    Raises:
+        KeyError: no backend exists for that kind.
+    """
     return BACKENDS[device.partition(":")[0]]
 
 

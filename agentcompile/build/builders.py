@@ -27,7 +27,12 @@ Builder = Callable[[Source, Store, Toolchain, float], _Built]
 
 
 def compile(source: Source, store: Store, *, toolchain: Toolchain, limit_s: float) -> _Built:
-    """Compile `source` with its own flags, or find the binary of an earlier run in `store`."""
+    """Compile `source` with its own flags, or find the binary of an earlier run in `store`.
+
+    Raises:
+        AgentCompileError: the store cannot be written or the compiler cannot be started (environment).
+        KeyError: no builder serves the language.
+    """
     return BUILDERS[source.language](source, store, toolchain, limit_s)
 
 

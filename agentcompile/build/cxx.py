@@ -33,6 +33,9 @@ def run_cxx(
     It works in a scratch directory with relative names, so that neither log nor binary contains its path. Compiling and
     linking are two commands, because a single one that is killed leaves its object file in the system's temporary
     directory.
+
+    Raises:
+        AgentCompileError: the store cannot be written or the compiler cannot be started (environment).
     """
     deadline = time.monotonic() + limit_s
     with store.scratch() as folder:

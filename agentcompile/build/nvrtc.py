@@ -56,22 +56,35 @@ class Cubin:
     image: bytes
     """Cubin, or PTX for an architecture that NVRTC does not know yet."""
     resources: tuple[Resources, ...]
+    """Resources of each entry, in the order of the text."""
 
 
 def nvrtc_version() -> tuple[int, int]:
-    """Return the version of the library."""
+    """Return the version of the library.
+
+    Raises:
+        AgentCompileError: NVRTC is not installed (environment).
+    """
     nvrtc = _library()
     major, minor = _checked(nvrtc.nvrtcVersion())
     return int(major), int(minor)
 
 
 def nvrtc_toolchain() -> Toolchain:
-    """Return NVRTC as the compiler of a target."""
+    """Return NVRTC as the compiler of a target.
+
+    Raises:
+        AgentCompileError: NVRTC is not installed (environment).
+    """
     return Toolchain(compiler="nvrtc", name=f"nvrtc {'.'.join(map(str, nvrtc_version()))}")
 
 
 def compile_cubin(text: str, flags: tuple[str, ...]) -> Cubin | BuildFailed:
-    """Compile `text` with `flags`, which include ``--gpu-architecture=sm_90`` or another."""
+    """Compile `text` with `flags`, which include ``--gpu-architecture=sm_90`` or another.
+
+    Raises:
+        AgentCompileError: NVRTC is not installed (environment).
+    """
     nvrtc = _library()
     program = _checked(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, None, None))
     try:

@@ -36,7 +36,11 @@ _ALIGNED = [["tt.divisibility", 16]]  # attribute of a pointer: every buffer sta
 
 
 def triton_version() -> str:
-    """Return the version of the package."""
+    """Return the version of the package.
+
+    Raises:
+        AgentCompileError: Triton is not installed (environment).
+    """
     return str(_library().__version__)
 
 

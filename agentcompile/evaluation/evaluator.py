@@ -111,7 +111,11 @@ class WorkerEvaluator:
     def prepare(
         self, jobs: Iterable[EvaluationJob], *, depth: Depth = "search"
     ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
-        """Build and validate; yield results as they are ready; an error says that the machine itself fails."""
+        """Build and validate; yield results as they are ready; an error says that the machine itself fails.
+
+        Raises:
+            AgentCompileError: the machine itself fails: no disk space, or a canary that failed twice (environment).
+        """
         for job, result in self._prepare(jobs, depth):
             assert not isinstance(result, Binary)
             yield job, result
@@ -348,14 +352,22 @@ class WorkerEvaluator:
         return next((at for at, id in enumerate(ids) if id and self._steering.cancelled(id)), -1)
 
     def ceiling(self) -> Ceiling:
-        """Measure the machine's ceilings in a fresh worker."""  # noqa: DOC501
+        """Measure the machine's ceilings in a fresh worker.
+
+        Raises:
+            AgentCompileError: the measurement fails (environment).
+        """  # noqa: DOC501
         outcome = self._alone(p.MeasureCeiling())
         if isinstance(outcome, p.CeilingMeasured):
             return outcome.ceiling
         raise environment(f"the machine's ceilings could not be measured: {said(outcome)}")
 
     def selftest(self, *, trials: int = 200, rounds: int = 10, planted: float = PLANTED) -> SelfTest:
-        """Test the timing harness with a real kernel on the real timer."""  # noqa: DOC501
+        """Test the timing harness with a real kernel on the real timer.
+
+        Raises:
+            AgentCompileError: the test cannot be run (environment).
+        """  # noqa: DOC501
         request = p.CheckHarness(trials=trials, rounds=rounds, planted=planted, policy=self._policy, seed=self._seed)
         outcome = self._alone(request)
         if isinstance(outcome, p.HarnessChecked):

@@ -35,7 +35,11 @@ class Machine:
 
 
 def this_machine(options: Options, *, kind: Literal["", "cpu", "cuda"] = "") -> Machine:
-    """Describe this machine as a target of `kind`, or as the options want it when `kind` is empty."""
+    """Describe this machine as a target of `kind`, or as the options want it when `kind` is empty.
+
+    Raises:
+        AgentCompileError: the device or its compiler is missing (environment).
+    """
     device = _device(options.target, kind)
     toolchain, target = _PROBES[backend_of(device).kind](device, options)
     store, hashes = Store(options.store), options.cache / "weights.json"

@@ -60,6 +60,9 @@ class Slots:
         """Allocate and fill so many slots that one launch on each reads `covers_bytes` in total, at least one slot.
 
         `MOST_DEVICE_BYTES` and `MOST_DEVICE_SLOTS` bound the slots on a GPU, `covers_bytes` those on the host.
+
+        Raises:
+            RuntimeError: memory ran out.
         """
         self._needs = {need.name: need for need in needs}
         self._offsets: dict[str, int] = {}

@@ -42,6 +42,7 @@ class Contrast:
     why: str
     """The reason for INCONCLUSIVE; empty otherwise."""
     rounds: int
+    """Number of rounds that were kept."""
     dropped: int
     disturbed: float
     """Share of all rounds in which one of the two arms was disturbed."""
@@ -57,6 +58,9 @@ def contrast(
 
     FASTER means mean − t(1 − alpha/(m·g), ν)·s/√n > ln(1 + claim), with m·g = `comparisons` the number of finalists
     times that of looks, planned beforehand.
+
+    Raises:
+        ValueError: one of the arms failed.
     """
     a, b = timing.live.index(arm), timing.live.index(baseline)
     counted = [_counted(process, a, b, claim=claim, policy=policy) for process in timing.processes]
@@ -155,7 +159,11 @@ class _Estimate:
 def measurement(
     timing: Timing, arm: int, baseline: int, *, bytes: int, claim: float, comparisons: int = 1, policy: Policy = POLICY
 ) -> Measurement:
-    """Return the `Measurement` of one arm beside a baseline; `bytes` is what the region must move at least."""
+    """Return the `Measurement` of one arm beside a baseline; `bytes` is what the region must move at least.
+
+    Raises:
+        ValueError: one of the arms failed.
+    """
     found = contrast(timing, arm, baseline, claim=claim, comparisons=comparisons, policy=policy)
     taken = timing.per_launch_ns(arm)
     times = sorted(taken)
@@ -179,7 +187,11 @@ def measurement(
 
 
 def usual_ns(timing: Timing, arm: int, policy: Policy = POLICY) -> float:
-    """Return a launch's undisturbed time: the median of enough intervals without waiting, else a lower quartile."""
+    """Return a launch's undisturbed time: the median of enough intervals without waiting, else a lower quartile.
+
+    Raises:
+        ValueError: the arm failed.
+    """
     at = timing.live.index(arm)
     taken = [
         (ns / process.batch, _waited(timed, at, policy))

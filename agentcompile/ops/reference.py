@@ -167,7 +167,11 @@ class Interpreter:
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Run the graph on inputs by value id and return its outputs by name."""
+        """Run the graph on inputs by value id and return its outputs by name.
+
+        Raises:
+            KeyError: an input is missing.
+        """
         env: list[Any] = [None] * (len(self._slots) + 1)
         env[-1] = self._tokens(inputs)
         for name, slot in self._inputs:

@@ -32,7 +32,11 @@ class Arena:
         return self._bytes.numel()
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Carve the next aligned tensor; MemoryError when the arena is full."""
+        """Carve the next aligned tensor; MemoryError when the arena is full.
+
+        Raises:
+            MemoryError: the arena is full.
+        """
         tensor = self.view(self._next, shape, dtype)
         self._next += aligned(tensor.numel() * tensor.element_size())
         return tensor

@@ -232,14 +232,22 @@ class Linear:
         self._products: dict[Problem, Product] = {}
 
     def __call__(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-        """Compute `linear` of these operands."""
+        """Compute `linear` of these operands.
+
+        Raises:
+            AgentCompileError: as for `prepare`, or when cuBLASLt refuses to run.
+        """
         flat, dense = _aligned(x.reshape(-1, w.shape[1])), _aligned(w)
         bias = None if b is None else _aligned(b)
         y = self._product(_problem(flat, dense, bias)).run(flat, dense, bias)
         return y.view(*x.shape[:-1], w.shape[0])
 
     def prepare(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> None:
-        """Choose the algorithm for operands of these shapes; they may be meta tensors without memory."""
+        """Choose the algorithm for operands of these shapes; they may be meta tensors without memory.
+
+        Raises:
+            AgentCompileError: the operands have several types, or no algorithm has this rank.
+        """
         self._product(_problem(x.reshape(-1, w.shape[1]), w, b))
 
     def _product(self, problem: Problem) -> Product:
@@ -263,7 +271,11 @@ def _aligned(operand: torch.Tensor) -> torch.Tensor:
 
 
 def operators(region: Region, settings: Params, lt: Lt | None = None) -> Mapping[str, Operator]:
-    """Return `linear` for `region` with every algorithm already chosen, by `lt` or else on the current device."""
+    """Return `linear` for `region` with every algorithm already chosen, by `lt` or else on the current device.
+
+    Raises:
+        AgentCompileError: ALGO is no rank, cuBLASLt is not there, or it has no algorithm of that rank.
+    """
     linear = Linear(lt or _here(), rank_of(settings))
     table, tokens = region.body.table(), dict(region.dims).get("tokens", 1)
 

@@ -132,7 +132,11 @@ class Call:
         return Call(function=entry.function, config=config, keep=(words, places), parameters=ctypes.addressof(places))
 
     def run(self, stream: int) -> None:
-        """Enqueue on the stream with that handle."""
+        """Enqueue on the stream with that handle.
+
+        Raises:
+            AgentCompileError: the launch itself is refused.
+        """
         driver = _driver()
         self.config.hStream = stream
         _checked(driver.cuLaunchKernelEx(self.config, self.function, self.parameters, 0), "a kernel cannot be started")

@@ -41,6 +41,9 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
 
     `sources` holds the source of every `Kernel` choice by digest, `layouts` the resident layout of every weight that is
     not row-major, by tensor name.
+
+    Raises:
+        KeyError: a source is missing.
     """
     table = graph.table()
     buffers: dict[str, Buffer] = {}

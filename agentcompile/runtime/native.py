@@ -204,7 +204,11 @@ class Program:
     """An ordered list of launches with a barrier after each."""
 
     def __init__(self, executor: Executor, calls: Sequence[Call], *, clock: Clock | None = None, at: int = 0) -> None:
-        """Bind `calls` to `executor`; they are the calls number `at` and on of the `clock`."""
+        """Bind `calls` to `executor`; they are the calls number `at` and on of the `clock`.
+
+        Raises:
+            ValueError: there are no calls, or one has a null kernel address.
+        """
         self._executor = executor
         self.calls, self._keep = _bind(calls)
         """The launches as C structures, which live as long as the program, and what they refer to."""

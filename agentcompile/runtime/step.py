@@ -44,7 +44,11 @@ class HostStep:
         self.clock = native.Clock(len(program.calls))  # the clock of the program's calls, in their order
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Run on `tokens` [T] at `positions` [T], int64; return the last logits [vocab], until the next step."""
+        """Run on `tokens` [T] at `positions` [T], int64; return the last logits [vocab], until the next step.
+
+        Raises:
+            ValueError: the chunk is longer than the capacity.
+        """
         bound = self._bind(tokens.numel())
         bound.token.copy_(tokens)
         bound.position.copy_(positions)

@@ -31,7 +31,11 @@ class _Mapping:
 
 
 def fenced(nbytes: int, *, before: bool = False) -> Tensor:
-    """Return undefined bytes [nbytes] on the current device that end, or begin (`before`), with their mapping."""
+    """Return undefined bytes [nbytes] on the current device that end, or begin (`before`), with their mapping.
+
+    Raises:
+        AgentCompileError: the driver cannot map them (environment).
+    """
     driver = load("driver", lambda one: checked(one.cuInit(0), "the driver does not start", _HINT), what="", hint=_HINT)
     wanted = driver.CUmemAllocationProp()
     wanted.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED

@@ -43,7 +43,11 @@ class Splitter:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[Json, bytes]]:
-        """Add bytes and return the frames that they complete; FrameError when they cannot belong to one."""
+        """Add bytes and return the frames that they complete; FrameError when they cannot belong to one.
+
+        Raises:
+            FrameError: the bytes cannot belong to a frame.
+        """
         self._buffer += data
         frames: list[tuple[Json, bytes]] = []
         while (frame := self._next()) is not None:
@@ -72,7 +76,11 @@ class Splitter:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write every byte to a blocking descriptor; BrokenPipeError when the reader is gone."""
+    """Write every byte to a blocking descriptor; BrokenPipeError when the reader is gone.
+
+    Raises:
+        BrokenPipeError: the reader is gone.
+    """
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -20,7 +20,12 @@ Buffers = Mapping[str, torch.Tensor]
 
 
 def bind(source: Source, binary: Library, buffers: Buffers) -> list[Call]:
-    """Bind the launches of `source` to `buffers`, which the caller keeps alive; an argument without a name is null."""
+    """Bind the launches of `source` to `buffers`, which the caller keeps alive; an argument without a name is null.
+
+    Raises:
+        KeyError: a buffer is not there.
+        AgentCompileError: the binary lacks an entry.
+    """
     return [
         Call.of(binary, launch.entry, [buffers[name].data_ptr() if name else 0 for name in launch.arguments])
         for launch in source.launches

@@ -45,7 +45,11 @@ class Witness:
         return self._done < _ALWAYS or self._spent < _SHARE * (time.monotonic() - self._begun)
 
     def examine(self, seen: Sequence[Seen], first: int, batch: int) -> None:
-        """Compare the launches of a sample whose outputs still exist, last first; `first` is its first slot."""
+        """Compare the launches of a sample whose outputs still exist, last first; `first` is its first slot.
+
+        Raises:
+            WrongOutput: a launch is wrong.
+        """
         begin, count = time.monotonic(), self._inputs.slots.count
         for one in reversed(seen if self._done < _ALWAYS else seen[-2:]):
             slot = (first + one.launch) % count
@@ -55,7 +59,11 @@ class Witness:
         self._done += 1
 
     def compare(self, found: Mapping[str, Tensor], window: int, slot: int, where: str, *, last: bool) -> None:
-        """Compare outputs `found`, by port, with PyTorch's; `last`: no later launch wrote the slot's states."""
+        """Compare outputs `found`, by port, with PyTorch's; `last`: no later launch wrote the slot's states.
+
+        Raises:
+            WrongOutput: an output or a cache entry is outside the bound.
+        """
         inputs = {**self._inputs.windows.at(window), **self._inputs.read(slot)}
         if not self._weights:
             self._weights = self._inputs.dense(self._layouts)

@@ -76,7 +76,11 @@ class WorkerPool:
             wait(busy)
 
     def worker(self, slot: WorkerSlot, *, fresh: bool = False) -> Worker:
-        """Return the slot's worker, or a new one; after a crash or a hang a new one must pass the canary first."""
+        """Return the slot's worker, or a new one; after a crash or a hang a new one must pass the canary first.
+
+        Raises:
+            AgentCompileError: no process starts, or two canaries in a row fail (environment).
+        """
         if fresh:
             slot.clear(disturbed=slot.disturbed)
         elif slot.worker is not None and not slot.worker.alive:

@@ -110,6 +110,7 @@ class TimeSteps:
     programs: tuple[Program, ...]
     """Plans lowered to whole decode steps, or on a GPU to prefill chunks."""
     checkpoint: str
+    """The path of the checkpoint's directory."""
     constants: str
     """The path of a safetensors file with the tables that capture made."""
     binaries: tuple[tuple[str, str], ...]
@@ -123,6 +124,7 @@ class TimeSteps:
     unroll: int = 4
     """The number of steps in a graph, on a GPU."""
     seconds: float = 0.0
+    """The wall-time limit, as in `Time`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +142,7 @@ class FeedModel:
     checkpoint: str
     constants: str
     binaries: tuple[tuple[str, str], ...]
+    """The paths of binaries, as in `TimeSteps`."""
     groups: tuple[tuple[Walk, ...], ...]
     out: str
     """A file for the logits: float32 [scored positions of all walks in order, vocab]."""

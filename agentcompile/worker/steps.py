@@ -27,7 +27,11 @@ _ROWS = 1024  # how many steps of a sample read tokens of their own
 
 
 def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes) -> Samples:
-    """Time the programs of `request` in interleaved rounds in this process, all at its position."""
+    """Time the programs of `request` in interleaved rounds in this process, all at its position.
+
+    Raises:
+        WrongOutput: an arm's logits are not the reference's, or it leaves the process changed.
+    """
     programs = request.programs
     memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
     memory.furnish()

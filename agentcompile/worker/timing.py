@@ -30,7 +30,11 @@ _WARM = 4
 
 
 def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch: Watch) -> Samples:
-    """Time all arms of `request` in interleaved rounds in this process."""
+    """Time all arms of `request` in interleaved rounds in this process.
+
+    Raises:
+        WrongOutput: an arm's outputs are wrong, or after it the process differs from what `watch` saw.
+    """
     inputs = Inputs(request, target)
     arms: list[_KernelArm | _TorchArm] = []
     for index, arm in enumerate(request.arms):

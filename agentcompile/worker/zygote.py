@@ -48,7 +48,11 @@ class Zygote:
         self._socket, self._asked = ours, 0
 
     def spawn(self, requests: int, replies: int, log: int, box: int) -> int:
-        """Fork a worker that reads and writes these descriptors, in its own session; return its pid."""
+        """Fork a worker that reads and writes these descriptors, in its own session; return its pid.
+
+        Raises:
+            AgentCompileError: the process cannot start or fork (environment).
+        """
         return int(self._ask({"op": "fork"}, (requests, replies, log, box))["pid"])
 
     def ended(self, pid: int, wait_s: float) -> bool:

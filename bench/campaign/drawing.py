@@ -40,6 +40,7 @@ class Mutant:
     mutation: Mutation
     source: Source
     code: str
+    """The digest of the mutant's machine code."""
 
 
 class Building:

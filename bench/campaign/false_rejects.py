@@ -36,6 +36,7 @@ class Findings:
 
     tried: dict[str, int]
     accepted: int
+    """The number of validations at acceptance depth."""
     failures: tuple[str, ...]
 
 

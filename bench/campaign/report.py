@@ -33,6 +33,7 @@ class Campaign:
     """How much of a kind is requested."""
 
     count: int
+    """The number of attempts; 0 takes the kind's default."""
     seed: int
     seconds: float
     """The wall time in seconds after which no attempt begins; 0: no limit."""
@@ -47,6 +48,7 @@ class Campaign:
     only: str = ""
     """The text that the ids of templates must contain, where a kind goes through templates; empty: all templates."""
     accept_every: int = ACCEPT_EVERY
+    """The number of validations of right kernels of which one is at acceptance depth."""
 
     @property
     def quota(self) -> int:

@@ -40,6 +40,7 @@ ARMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "cuda": {"qwen3-1.7b": _ON_GPU, "qwen3-4b": _ON_GPU, "llama-3.2-1b": _ON_GPU},
 }
+"""The arms of each checkpoint, by kind of device."""
 LEAST_S: Mapping[str, float] = {"sample": 0.5, "qwen3-0.6b": 0.0}
 """The least time that a visit generates on a CPU, in seconds, by checkpoint.
 
@@ -55,7 +56,12 @@ _EXIT_CODES = (
 
 
 def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm) -> int:
-    """Run the recipe, from the start or with --resume from where it stopped; return 0, or 7 when time was up."""
+    """Run the recipe, from the start or with --resume from where it stopped; return 0, or 7 when time was up.
+
+    Raises:
+        AgentCompileError: a partial result cannot be resumed.
+        Stopped: a signal ended the run.
+    """
     asked = _parse(arguments)
     course = Course(["agentcompile", "bench", "figures", *arguments], asked, asked.target, "figures")
     kind, jobs = course.machine.target.kind, []

@@ -138,8 +138,10 @@ class Part(NamedTuple):
 
     workload: Workload
     arms: tuple[str, ...]
+    """The arms that were requested."""
     progress: Progress
     choices: dict[str, str]
+    """What the lock runs for each region of the decode step, by region name."""
 
 
 def record(

@@ -31,6 +31,9 @@ def build_of(
     repeated; a folder beside it holds its lock and its store. `context` is the lock's number of tokens (0: the
     default), `seconds` bounds the search. Without `waits` only the first compile is done; without `fresh` it uses the
     user's store. `more` are other fields of the `Build`.
+
+    Raises:
+        AgentCompileError: lock or store are not as the first compile left them (usage).
     """
     progress, above = file.progress(name), file.folder
     if FIRST_COMPILE not in progress.times:

@@ -129,7 +129,11 @@ class Course:
     def write(
         self, file: PartialFile, cases: Sequence[Case], samples: Mapping[str, Samples], **more: Any
     ) -> tuple[SuiteResult, Path]:
-        """Write a suite's or a ladder's result and, beside it, its single generations; return result and that path."""
+        """Write a suite's or a ladder's result and, beside it, its single generations; return result and that path.
+
+        Raises:
+            AgentCompileError: a file cannot be written (environment).
+        """
         result = SuiteResult(
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             command=shlex.join(nameless(self._command)),

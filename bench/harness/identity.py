@@ -42,7 +42,11 @@ def identity_of(
     lock: Path | None,
     settings: Mapping[str, object],
 ) -> Identity:
-    """Return the facts of a run; `settings` are its plain ones (device, seed, rounds, …) by name, shown as text."""
+    """Return the facts of a run; `settings` are its plain ones (device, seed, rounds, …) by name, shown as text.
+
+    Raises:
+        AgentCompileError: there is a lock and it cannot be read.
+    """
     machine = encode(target)
     assert isinstance(machine, dict)
     name = str(revision["revision"])

@@ -12,6 +12,7 @@ class PartTime:
 
     kind: str
     ns: float
+    """Time that it takes of one token."""
     sites: int
     covers: str = ""
     """The operators of the captured graph that it replaces, as `ranges` writes them; empty where that is not known."""
@@ -26,6 +27,7 @@ class Looked:
     parts: tuple[PartTime, ...] = ()
     """The parts of the step; time that none of them takes is loops, launches, waits and the end of the step."""
     how: str = ""
+    """How the parts were timed, for people."""
     reason: str = ""
     """Why there are no parts; empty when there are."""
 
@@ -42,6 +44,10 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def numbers_in(text: str) -> frozenset[int]:
-    """Return the numbers in a text that `ranges` wrote."""
+    """Return the numbers in a text that `ranges` wrote.
+
+    Raises:
+        ValueError: the text is something else.
+    """
     runs = (run.partition("-") for run in text.split(",") if text)
     return frozenset(number for first, _, last in runs for number in range(int(first), int(last or first) + 1))

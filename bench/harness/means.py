@@ -62,6 +62,9 @@ class Logs:
 
         The widened variance is `luck` times that within processes, but at least the plain one. Rounds count as
         independent when `luck` is None, or when there is no variance within processes to widen.
+
+        Raises:
+            ValueError: there are fewer than two rounds.
         """
         plain = mean_of(self.pooled)
         if luck is None or (within := self._within()) is None:

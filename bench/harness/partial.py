@@ -29,6 +29,7 @@ from .times import Build, Imported, Took
 from .trial import Outcome
 
 VERSION = 1
+"""The version of the file's format; files of other versions are refused."""
 FIRST_COMPILE = "first compile"
 """The name of the start-up time whose command writes a lock."""
 
@@ -44,6 +45,7 @@ class Progress:
     """The results so far for one checkpoint."""
 
     times: dict[str, Took] = field(default_factory=dict)
+    """Times that a user waits for, by name."""
     folder: str = ""
     """Name of the folder, below the file's folder, with the lock and the store of the first compilation."""
     lock: str = ""
@@ -51,6 +53,7 @@ class Progress:
     outcome: Outcome = field(default_factory=Outcome)
     accuracy: Accuracy | None = None
     accuracy_reason: str = ""
+    """Why the accuracy could not be measured; empty when it was measured or not tried yet."""
 
     @property
     def failure(self) -> str:
@@ -100,8 +103,10 @@ class Partial:
     version: int = VERSION
     identity: Identity
     resumed: int = 0
+    """How many times the run was resumed."""
     imported: Imported | None = None
     models: dict[str, Progress] = field(default_factory=dict)
+    """The results by name of the checkpoint."""
 
 
 @dataclass(slots=True)
@@ -137,7 +142,11 @@ class PartialFile:
             raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint) from error
 
     def keep(self) -> None:
-        """Write the content after something was found; it is on disk when this returns."""
+        """Write the content after something was found; it is on disk when this returns.
+
+        Raises:
+            AgentCompileError: the file cannot be written (environment).
+        """
         self.write()
         self.kept += 1
 

@@ -46,7 +46,9 @@ class Visit:
     """The result of one visit; times are medians over its generations."""
 
     first_s: float
+    """Time to the first new token."""
     token_s: float
+    """Time from one new token to the next."""
     generations: int
     waited: float
     """Time that its threads were ready and had no core, over the visit's time; its own doing if no others ran."""
@@ -54,11 +56,14 @@ class Visit:
     """Share of all processors that other processes took meanwhile, the host's other guests included."""
     tries: int
     firsts_s: tuple[float, ...] = ()
+    """Time to the first new token of every generation."""
     rests_s: tuple[float, ...] = ()
+    """Time from the first new token to the last of every generation."""
     peak_memory_bytes: int = 0
     joules: float | None = None
     """Energy that the GPU drew from the request to the answer; None where it is not measured."""
     bearable: float = CALM_SHARE
+    """The share of all processors that other processes may take without disturbing the visit."""
     same: bool = True
     """Whether every generation, those of disturbed tries too, gave the tokens of the first one of its process."""
 

@@ -17,6 +17,7 @@ from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Target
 
 FORMAT = 4
+"""The version of the file's format; files with a greater one are refused."""
 Mode = Literal["greedy", "sampled"]
 State = Literal["measured", "absent", "failed", "wrong"]
 
@@ -51,12 +52,15 @@ class ArmResult:
     state: State
     """``absent``: not installed here; ``failed``: crashed, hung or out of memory; ``wrong``: its output is wrong."""
     reason: str = ""
+    """Why it was not measured; empty when it was."""
     facts: dict[str, str] = field(default_factory=dict)
     first_s: Spread | None = None
+    """Time to the first new token (TTFT)."""
     token_s: Spread | None = None
     """Time per output token (TPOT): a generation's time after its first token, over the tokens after it."""
     total_s: Spread | None = None
     tokens_per_s: float | None = None
+    """1 / the median time per output token."""
     peak_memory_bytes: int | None = None
     load_s: tuple[float, ...] = ()
     """Load times of all processes that loaded while no other did."""
@@ -71,6 +75,7 @@ class ArmResult:
     speedup: Interval | None = None
     """Speedup of the time per output token over the case's baseline; None for the baseline itself."""
     first_speedup: Interval | None = None
+    """Speedup of the time to the first token over the case's baseline."""
 
     @property
     def away(self) -> str:
@@ -89,6 +94,7 @@ class RoundTimes:
     first_s: dict[str, float]
     read_bytes_per_s: float
     machine: str = ""
+    """A short digest of the machine that timed it; empty where it was not recorded."""
     others: float = 0.0
     """The largest share of all processors that other processes took during one of its visits."""
     waited: dict[str, float] = field(default_factory=dict)
@@ -135,6 +141,7 @@ class Compiled:
     """Time of its compilation; None when the lock was given and not compiled in this run."""
     regions: tuple[RegionShare, ...]
     weights: str = ""
+    """SHA-256 of the checkpoint's weights, from the lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +179,7 @@ class Gain:
     rest: Owner
     """The part of the time that no region takes."""
     speedup: Interval | None = None
+    """Speedup over that rung, paired by round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,13 +188,16 @@ class Rung:
 
     name: str
     about: str
+    """A precise description of what runs."""
     choose: str = ""
     """The value of `--choose` that its lock was compiled with; empty when it runs no lock."""
     lock: str = ""
     shares: tuple[KindShare, ...] = ()
+    """Shares of the time per token by kind of region, largest first."""
     rest: float | None = None
     """The share that no region takes; None where shares were not measured."""
     looked: str = ""
+    """How the shares were measured, or why there are none."""
     gain: Gain | None = None
 
 
@@ -200,6 +211,7 @@ class Case:
     prompt_tokens: int
     new_tokens: int
     baseline: str
+    """The arm that speedups are relative to."""
     floor: Floor | None
     arms: tuple[ArmResult, ...]
     rounds: tuple[RoundTimes, ...]
@@ -212,6 +224,7 @@ class Case:
     samples: str = ""
     """SHA-256 of this case's entry in the file of single generations."""
     rungs: tuple[Rung, ...] = ()
+    """A ladder's rungs from the lowest to the highest; empty for a case whose arms are peers."""
 
     @property
     def key(self) -> str:
@@ -229,17 +242,21 @@ class SuiteResult:
 
     format: int = FORMAT
     made: str
+    """When it was made: UTC, in ISO 8601."""
     command: str
     revision: str
     changed_since: bool
     suite: str
     machine: Target
     environment: dict[str, str]
+    """Versions and settings that all arms share: Python, PyTorch, driver, threads, clocks, governor."""
     policy: str
+    """Digest of the timing protocol."""
     seed: int
     resumed: int = 0
     cases: tuple[Case, ...]
     compiled: dict[str, Compiled] = field(default_factory=dict)
+    """The lock of our own arm by model."""
     luck: dict[str, float] = field(default_factory=dict)
     """By ``token`` and ``first``, the factor by which differences between processes widen the variance of a mean.
 
@@ -252,7 +269,11 @@ class SuiteResult:
 
 
 def write_result(path: Path, result: SuiteResult) -> None:
-    """Write `result` as JSON."""
+    """Write `result` as JSON.
+
+    Raises:
+        AgentCompileError: the file cannot be written (environment).
+    """
     write_text(path, json.dumps(encode(result), indent=1, ensure_ascii=False) + "\n")
 
 

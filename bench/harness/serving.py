@@ -59,7 +59,11 @@ class Arm:
         self._pending = b""
 
     def load(self, request: Mapping[str, Any], limit_s: float) -> float:
-        """Load the arm and return the seconds that it reports for loading."""
+        """Load the arm and return the seconds that it reports for loading.
+
+        Raises:
+            ArmFailed: the process ended or did not answer within the limit.
+        """
         reply = self.ask(request, limit_s)
         self.facts = reply["facts"]
         return float(reply["load_s"])

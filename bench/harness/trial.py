@@ -102,9 +102,11 @@ class Setup:
     joules: Callable[[], float | None] = lambda: None
     """Returns the energy that the device has drawn until now, or None where it is not measured."""
     load_limit_s: float = LOAD_LIMIT_S
+    """The time limit of loading, compiling included."""
     limit_s: float = LIMIT_S
     """The time limit of one request; twice as long for likeliest tokens and for looks at the step."""
     builds: Mapping[str, Build] = field(default_factory=dict)
+    """Locks by name of arm, for arms with a lock of their own."""
     machine: str = ""
     """A short digest of this machine, whose rounds are not pooled with another machine's."""
     looks: bool = False
@@ -133,6 +135,7 @@ class Outcome:
     """By arm: empty when its tokens hold the mutual top-5 rule against fp32, else what is wrong."""
     reference: Tops | None = None
     looked: dict[str, Looked] = field(default_factory=dict)
+    """By arm: where its decode step spends its time."""
     rounds: tuple[Round, ...] = ()
     """All rounds in the order they were timed, process after process."""
 

@@ -30,13 +30,16 @@ class Workload:
     ids: tuple[int, ...]
     new: int
     context: int
+    """Tokens of KV cache that the peers get."""
     token_bytes: int
     """Bytes that one decode step reads at least, at the mean context of the generation."""
     weight_bytes: int
+    """Bytes of all tensors of the checkpoint."""
     cache_bytes: int
     """Bytes of our KV cache for one sequence, at a lock's default context unless a lock says otherwise."""
     parameters: int
     sampling: dict[str, float | int] | None = None
+    """The sampling settings (temperature, top_p, seed); None for greedy."""
 
 
 def make_workload(

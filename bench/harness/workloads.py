@@ -50,6 +50,7 @@ class Suite:
     arms: tuple[str, ...]
     baseline: str
     rounds: int
+    """Number of rounds of every process."""
     processes: int
     context: int
     """Tokens of the KV cache that our arm is compiled for."""
@@ -61,6 +62,7 @@ class Suite:
     Otherwise the user's store is used.
     """
     bounds: bool = False
+    """Whether its result is compared with the committed bounds by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +74,19 @@ class Workloads:
     suite: tuple[Suite, ...]
 
     def shape(self, name: str) -> Shape:
-        """Return the workload called `name`."""
+        """Return the workload called `name`.
+
+        Raises:
+            AgentCompileError: there is none; the hint names the nearest (usage).
+        """
         return _named(self.workload, name, "--workload")
 
     def of(self, name: str) -> Suite:
-        """Return the suite called `name`."""
+        """Return the suite called `name`.
+
+        Raises:
+            AgentCompileError: there is none; the hint names the nearest (usage).
+        """
         return _named(self.suite, name, "--suite")
 
 

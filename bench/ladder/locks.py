@@ -41,7 +41,11 @@ class Locks:
         return None if self.stored else self.file.folder / "home"
 
     def of(self, rule: Rule) -> Build | None:
-        """Return the lock that `rule` chooses, compiled if needed; None when that failed."""
+        """Return the lock that `rule` chooses, compiled if needed; None when that failed.
+
+        Raises:
+            AgentCompileError: the lock is not as it was compiled (usage).
+        """
         how: dict[str, Any] = {
             "context": self.context,
             "seconds": self.seconds,

@@ -40,7 +40,12 @@ _EXIT_CODES = "exit codes: 0 finished, also when a rung failed or is slower; 7 -
 def run(
     arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_calm, rungs: Sequence[RungSpec] = RUNGS
 ) -> int:
-    """Time a ladder, from the start or with --resume from where the run stopped; return 0, or 7 when time was up."""
+    """Time a ladder, from the start or with --resume from where the run stopped; return 0, or 7 when time was up.
+
+    Raises:
+        AgentCompileError: an option, a file or the machine is wrong, in a way that the user can fix.
+        Stopped: a signal ended the run.
+    """
     asked = _parse(arguments, rungs)
     course = Course(["agentcompile", "bench", "ladder", *arguments], asked, asked.target)
     model, path, shape, chosen, workload = _wanted(asked, course.machine, course.cache, rungs)

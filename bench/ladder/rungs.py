@@ -16,9 +16,11 @@ class RungSpec:
     """The definition of a rung."""
 
     name: str
+    """The name of its arm."""
     change: str
     """The one thing that it does and the rung before it does not; it owns gains that belong to no region."""
     about: Mapping[str, str]
+    """A description of what runs, by kind of device."""
     rule: Mapping[str, Rule]
     """By kind of device, the `--choose` rule of the lock that it runs; no entry where it runs no lock."""
 
@@ -32,3 +34,4 @@ _ROWS = tomllib.loads(Path(__file__).with_name("rungs.toml").read_text(encoding=
 RUNGS: tuple[RungSpec, ...] = tuple(
     RungSpec(**{**row, "about": _by_kind(row["about"]), "rule": _by_kind(row.get("rule", {}))}) for row in _ROWS
 )
+"""All rungs from the lowest to the highest."""

@@ -62,7 +62,11 @@ def lacking() -> str:
 
 
 def draw(result: SuiteResult) -> tuple[Plot, ...]:
-    """Draw every figure for which the result has data."""
+    """Draw every figure for which the result has data.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
     import warnings
 
     import matplotlib

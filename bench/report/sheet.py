@@ -52,6 +52,7 @@ class Plot:
 
     model: str
     name: str
+    """The name of its files without suffix, unique within the result."""
     title: str
     png: bytes
     svg: str

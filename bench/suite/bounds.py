@@ -45,7 +45,11 @@ class Breach:
 
 
 def load_bounds(path: Path = BOUNDS) -> tuple[Bound, ...]:
-    """Read the file."""
+    """Read the file.
+
+    Raises:
+        AgentCompileError: it cannot be read or is invalid (usage); the message names file, key and value.
+    """
     return from_toml(Bounds, read_text(path), file=path.name).bound
 
 

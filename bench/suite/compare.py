@@ -58,7 +58,11 @@ class Difference:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Compare, print the result, and return an exit code."""
+    """Compare, print the result, and return an exit code.
+
+    Raises:
+        AgentCompileError: a file cannot be read (usage), or the files cannot be compared (drift).
+    """
     asked = _parse(arguments)
     screen = Screen.standard("json" if asked.json else "text", redraws=False, colour=False)
     runs = [read_result(path) for path in asked.files]

@@ -35,7 +35,9 @@ class Asked:
     mode: Mode
     workload: Workload
     absent: dict[str, str]
+    """By name of an arm, why it is not run."""
     cache_bytes: int
+    """Bytes of keys and values that a step reads in the mean."""
 
 
 @dataclass(slots=True)
@@ -44,7 +46,9 @@ class Found:
 
     cases: list[Case] = field(default_factory=list)
     compiled: dict[str, Compiled] = field(default_factory=dict)
+    """The locks that ran, by model."""
     samples: dict[str, Samples] = field(default_factory=dict)
+    """Single generations by key of the case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,7 @@ class Locks:
     seconds: float
     """Seconds that a compilation may search; 0 for no limit."""
     cache_bytes: tuple[int, ...]
+    """Sizes of the machine's caches."""
 
     def of(self, case: Asked) -> Build | None:
         """Return the lock of a case's model, compiled if needed; None when it could not be compiled."""

@@ -41,10 +41,12 @@ class Change:
     """The speed of B over that of A, and the verdict on it."""
 
     span: Span | None
+    """The ratio; None when there are too few rounds for an interval."""
     rounds: tuple[int, int]
     """Numbers of rounds used, of A and of B; the same rounds when paired."""
     comparison: Comparison
     why: str
+    """The reason for INCONCLUSIVE; empty otherwise."""
     agrees: bool | None
     """Whether A and B cannot be told apart: 1 is in the interval or processes disagree in sign; None without one."""
 
@@ -227,6 +229,9 @@ def compare_runs(
 
     The speedup over the baseline of A's case decides, or with `absolute` the time itself, which is valid only as far as
     the machine did not change between the runs.
+
+    Raises:
+        AgentCompileError: a file has a case or an arm twice (usage).
     """
     decides: View = "absolute" if absolute else "ratio"
     planned = list(_pairs(a, b))
@@ -288,7 +293,11 @@ def _beside(pair: _Pair, quantity: Quantity, luck: Lucks, *, claim: float, level
 
 
 def compare_arms(result: SuiteResult, a: str, b: str, *, claim: float, alpha: float = POLICY.alpha) -> Report:
-    """Compare arm `b` with arm `a`, paired by round, in every case of one run that has either."""
+    """Compare arm `b` with arm `a`, paired by round, in every case of one run that has either.
+
+    Raises:
+        AgentCompileError: the file has a case or an arm twice (usage).
+    """
     planned = [
         _pair(case, case.arm(a), case, case.arm(b), f"{b} against {a}", sides=(a, b))
         for case in _by_key(result, "A").values()
