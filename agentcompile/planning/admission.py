@@ -21,7 +21,7 @@ from agentcompile.measure import POLICY, Timing
 from agentcompile.planning.alternatives import Alternatives
 from agentcompile.planning.arms import Arm, fastest, gains, labelled, order, swap, template_of
 from agentcompile.planning.plans import Planned
-from agentcompile.planning.step_timer import Admitted, Kind, Sources, StepClock, StepTimer, as_fallback
+from agentcompile.planning.step_timer import Admitted, Kind, StepClock, StepTimer, as_fallback
 from agentcompile.regions.schedule import schedule
 from agentcompile.search import Budget, Move, StepStrategy, StepTask, StepTrial
 from agentcompile.tuning.partitions import Cut
@@ -87,33 +87,6 @@ def admit_chunk(
         parts = tuple(as_fallback(part, error.message) for part in planned.prefill)
         plan = Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact)
         return Admitted(plan=plan, parts=parts, notes=(*step.notes, error.message))
-
-
-def confirm(
-    cut: Cut, plan: Plan, planned: Planned, sources: Sources, clock: StepClock, emit: Emit, seed: int, kind: Kind
-) -> Admitted:
-    """Time an admitted plan again on fresh data, because it was disturbed; kernels that are no faster fall back."""
-    step = StepTimer(cut, dict(planned.layouts), sources, clock, emit, kind)
-    return step.admitted(plan.parts, plan.exact, seed + (len(clock.known) << 24))
-
-
-def time_as_is(
-    cut: Cut,
-    parts: Sequence[Part],
-    planned: Planned,
-    sources: Sources,
-    clock: StepClock,
-    emit: Emit,
-    seed: int,
-    kind: Kind,
-) -> Plan:
-    """Time a plan that a person changed beside PyTorch, in fresh processes; nothing of it falls back.
-
-    Raises:
-        AgentCompileError: the plan cannot be timed (undecided).
-    """
-    step = StepTimer(cut, dict(planned.layouts), sources, clock, emit, kind)
-    return step.timed_as_is(tuple(parts), planned.exact, seed)
 
 
 class StepTuner(StepTimer):
@@ -188,7 +161,6 @@ class StepTuner(StepTimer):
         return self._single(parts, at[0], seed) if len(at) == 1 else self._pair(parts, at[0], at[1], free, seed)
 
     def _single(self, parts: Arm, index: int, seed: int) -> tuple[Arm, float]:
-        """Time the alternatives of one part, and return the fastest step with the log ratio of its gain."""
         name = self._cut.regions[parts[index].region].name
         alternatives = self._alternatives.candidates_for(parts[index])
         near = self._nearest(parts, index, alternatives, seed, name)
@@ -229,7 +201,7 @@ class StepTuner(StepTimer):
             if isinstance(look, dict):
                 looks |= {some[arm - 1]: gain for arm, gain in look.items()}
             else:
-                self._notes.append(f"{name}: {len(some)} alternatives not looked at in the step: {look.kind}")
+                self.notes.append(f"{name}: {len(some)} alternatives not looked at in the step: {look.kind}")
         self._alternatives.note_order(parts[index], [alternatives[at] for at in order(looks)])
         best = [alternatives[at] for at in order(looks, -LOOKS_SLOWER)[:EVALUATED]]
         return self._alternatives.correct_of(parts[index], best)[:FEW]
@@ -247,10 +219,9 @@ class StepTuner(StepTimer):
         return frozenset(new.region for _, new in changed)
 
     def _note_untried(self, task: StepTask, trials: Sequence[StepTrial]) -> None:
-        """Note for people how many regions were not tried at all, if there are any."""
         tried = {trial.candidate.id for trial in trials}
         if left := sum(move.id not in tried for move in task.singles):
-            self._notes.append(f"the {self._name}: alternatives of {left} regions not tried: time is up")
+            self.notes.append(f"the {self._name}: alternatives of {left} regions not tried: time is up")
 
     def _neighbours(self, parts: Sequence[Part]) -> frozenset[frozenset[str]]:
         """Return every pair of region ids of which one runs right after a site of the other."""
@@ -277,12 +248,12 @@ class StepTuner(StepTimer):
                 best = fastest(timing, len(kept), claim, max(among, 1))
                 if best is not None:
                     at, gain = best
-                    self._notes.append(f"{name}: {makes} the step {gain:.1%} faster")
+                    self.notes.append(f"{name}: {makes} the step {gain:.1%} faster")
                     return kept[at], gain
             else:
                 unseen = timing.kind
         if unseen:
-            self._notes.append(f"{name}: {who} not tried in the step: {unseen}")
+            self.notes.append(f"{name}: {who} not tried in the step: {unseen}")
         return arms[0], 0.0
 
     def _glance(self, arms: Sequence[Arm], seed: int, trusted: bool) -> dict[int, float] | Death:
@@ -294,7 +265,6 @@ class StepTuner(StepTimer):
 
 
 def _worth_trying(cut: Cut, parts: Sequence[Part], rules: StepRules) -> list[Part]:
-    """Return the parts that run a kernel and take at least `rules.least_share` of the step, largest share first."""
-    shares = {row.id: row.share for row in cut.summary.rows}
+    shares = {row.region.id: row.share for row in cut.summary.rows}
     found = [part for part in parts if isinstance(part.choice, Kernel) and shares[part.region] >= rules.least_share]
     return sorted(found, key=lambda part: -shares[part.region])

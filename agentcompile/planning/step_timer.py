@@ -86,12 +86,8 @@ class StepTimer:
         self._kind: Kind = kind
         self._chunk = _chunk_of(cut.graph)
         self._name = "chunk" if self._chunk else "step"
-        self._notes: list[str] = []
-
-    @property
-    def notes(self) -> tuple[str, ...]:
+        self.notes: list[str] = []
         """Notes for people on what happened so far."""
-        return tuple(self._notes)
 
     def admitted(self, parts: Arm, exact: bool, seed: int) -> Admitted:
         """Return what `confirm_beside_pytorch` keeps of a plan, with its time.
@@ -99,7 +95,7 @@ class StepTimer:
         `exact` says whether the cover was solved exactly.
         """
         parts, ratio = self.confirm_beside_pytorch(parts, seed)
-        return Admitted(plan=self._plan(parts, exact, ratio), parts=parts, notes=tuple(self._notes))
+        return Admitted(plan=self._plan(parts, exact, ratio), parts=parts, notes=tuple(self.notes))
 
     def timed_as_is(self, parts: Arm, exact: bool, seed: int) -> Plan:
         """Return the plan of `parts` as it is, with its time; until it has an interval it is timed up to `LOOKS` times.
@@ -136,7 +132,6 @@ class StepTimer:
         )
 
     def _beside_pytorch(self, parts: Arm, seed: int) -> Timing | Death:
-        """Time the plan, arm 1, beside PyTorch, arm 0."""
         arms = [("pytorch", tuple(as_fallback(part, "baseline") for part in parts)), ("plan", parts)]
         return self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
 
@@ -162,7 +157,7 @@ class StepTimer:
                     if look < LOOKS and self._left() > 0:
                         continue
                     if found.log_ratio > 0:
-                        self._notes.append(f"the {self._name} is kept undecided, {_estimate(found)}: {found.why}")
+                        self.notes.append(f"the {self._name} is kept undecided, {_estimate(found)}: {found.why}")
                         return parts, found
                 why = f"measured {_estimate(found)}"
             else:
@@ -171,7 +166,7 @@ class StepTimer:
                     text = f"the captured {self._name} itself cannot be timed: {_cause(timing)}"
                     hint = "check memory and load, then resume"
                     raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
-            self._notes.append(
+            self.notes.append(
                 f"the {self._name} with {len(kernels)} kernels was {why}: half of them fall back to PyTorch"
             )
             weakest = sorted(kernels, key=lambda i: parts[i].choice.speedup)  # type: ignore[union-attr]
@@ -193,7 +188,11 @@ class StepTimer:
         if (known := self._clock.known.get(steps)) is not None:
             return known
         sources = self._sources.sources()
-        programs = [(label, self._program(parts, sources)) for label, parts in arms]
+        cut = self._cut
+        programs = [
+            (label, lower(cut.graph, schedule(cut.graph, cut.partition, parts), sources, self._layouts))
+            for label, parts in arms
+        ]
         found = self._clock(
             programs, at=at, rounds=rounds, processes=processes, claim=claim, seed=seed, trusted=trusted
         )
@@ -201,10 +200,10 @@ class StepTimer:
             self._emit(StepsTimed(steps=steps, timing=found))
         return found
 
-    def _program(self, parts: Sequence[Part], sources: Mapping[str, Source]) -> Program:
-        cut = self._cut
-        placed = schedule(cut.graph, cut.partition, parts)
-        return lower(cut.graph, placed, sources, self._layouts)
+
+def afresh(seed: int, clock: StepClock) -> int:
+    """Return a seed for data that no earlier timing of the run had."""
+    return seed + (len(clock.known) << 24)
 
 
 def _chunk_of(graph: Graph) -> int:

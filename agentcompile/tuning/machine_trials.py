@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
@@ -52,7 +51,7 @@ class MachineTrials:
         Raises:
             AgentCompileError: the file can neither be written nor created (environment).
         """  # noqa: DOC501
-        self._path, self._warning = path, ""
+        self._path, self.warning = path, ""
         with self._explained():
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -63,17 +62,10 @@ class MachineTrials:
                 self._put_aside(str(error))
                 self._db = self._open()
 
-    @property
-    def warning(self) -> str:
-        """A message for people about what is wrong with the file; empty when nothing is."""
-        return self._warning
-
     def __enter__(self) -> MachineTrials:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -138,7 +130,7 @@ class MachineTrials:
             with self._explained():
                 return [str(text) for (text,) in self._db.execute(f"select trial from trial where {where}", values)]
         except sqlite3.DatabaseError as error:
-            self._warning = self._warning or f"{self._path}: unreadable: {error}"
+            self.warning = self.warning or f"{self._path}: unreadable: {error}"
             return []
 
     def _open(self) -> sqlite3.Connection:
@@ -168,7 +160,7 @@ class MachineTrials:
         for suffix in ("-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
                 self._path.with_name(self._path.name + suffix).unlink()
-        self._warning = f"{self._path}: {why}; put aside as {aside.name}, and a new database begun"
+        self.warning = f"{self._path}: {why}; put aside as {aside.name}, and a new database begun"
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -186,10 +178,7 @@ def _write_ahead(db: sqlite3.Connection) -> None:
     """Switch to write-ahead logging, retrying for `_BUSY_S` seconds.
 
     While another process switches, SQLite fails at once, whatever its time limit.
-
-    Raises:
-        OperationalError: the file cannot be switched, or stayed busy too long.
-    """
+    """  # noqa: DOC501
     end = time.monotonic() + _BUSY_S
     while True:
         try:

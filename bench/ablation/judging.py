@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentcompile.advice import Heuristic, adviser_of
-from agentcompile.advice.arrange import arranged
+from agentcompile.advice.advisers import adviser_of
+from agentcompile.advice.counsel import arranged
 from agentcompile.advice.exchange import Cassette
+from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.prompt import prompt_of
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Prepared, WorkerEvaluator
@@ -83,7 +84,7 @@ def _replayed(asked: Question, cassette: Cassette) -> tuple[Sequence[Sequence[st
     """Return the recorded model's order of the candidates, completed as in a run: by its hints, then the heuristic."""
     (one,) = prompt_of([asked]).asked
     found = cassette.recall(one)
-    advice = found.of(one) if found is not None else None
+    advice = found.reading.advice.get(asked.region.id) if found is not None else None
     base = Heuristic().advise(asked)
     if advice is None:
         return [_ids(asked, base.order)], 0, "nothing is recorded about it: the heuristic's order"
@@ -131,9 +132,9 @@ def hot(ready: PreparedModel) -> list[TuneTask]:
     They are ordered by the bytes that they move, fewest first, because those are evaluated soonest.
     """
     own = {subject.region.id: subject for subject in ready.tasks}
-    rows = [row for row in ready.decode[0].summary.rows if row.covered and row.id in own]
-    rows.sort(key=lambda row: row.bytes)
-    return [own[row.id] for row in rows if len(own[row.id].space) >= LEAST]
+    rows = [row for row in ready.decode[0].summary.rows if row.covered and row.region.id in own]
+    rows.sort(key=lambda row: row.region.cost.bytes)
+    return [own[row.region.id] for row in rows if len(own[row.region.id].space) >= LEAST]
 
 
 def _times(

@@ -13,7 +13,8 @@ from typing import Any
 
 from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
-from agentcompile.lockfile import LockChoice, read_lock
+from agentcompile.lockfile.files import read_lock
+from agentcompile.lockfile.schema import LockChoice
 
 from ..harness.rates import VARIES, Round, bandwidth_share, estimate, first_s, note_of, same_tokens, speedup
 from ..harness.records import nameless

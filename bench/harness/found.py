@@ -9,7 +9,7 @@ from statistics import fmean, median
 
 from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Ceiling, Residency
-from agentcompile.lockfile import Lock, LockChoice
+from agentcompile.lockfile.schema import Lock, LockChoice
 from agentcompile.replay.open import Opened
 
 from .means import QUANTITIES, Quantity, logs_of, luck_of, speedups
