@@ -90,7 +90,7 @@ def compile_model(
                 prepared, evaluator, known, budget, lambda one: counsels.advice(one.region.id), steering, emit,
                 options.seed, pace.improved,
             )  # fmt: skip
-            steering.legal = legal(spaces)
+            steering.know_spaces(legal(spaces))
             if planned is not None:
                 tuning.trials.resume_from(past)
             if fresh and options.choose in TIMED:

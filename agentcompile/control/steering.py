@@ -36,7 +36,7 @@ class Steering:
         """
         self.earlier, self.review, self.undecided = earlier or State(), review, undecided
         self.legal: Callable[[Candidate], str] | None = None
-        """Says why a candidate is not in its region's space; None before there are spaces."""
+        """Set by `know_spaces`: says why a candidate is not in its region's space; None before there are spaces."""
         self._changed = threading.Condition()
         self._paused = False
         self._held_s = 0.0
@@ -44,6 +44,10 @@ class Steering:
         self._decided = list(self.earlier.decided)
         self._asked = [asked for asked in self.earlier.asked if asked.what != "cancel"]
         self._bell = (-1, -1)
+
+    def know_spaces(self, legal: Callable[[Candidate], str]) -> None:
+        """Set `legal`."""
+        self.legal = legal
 
     def listen(self) -> None:
         """Open the pipe whose readable end is `bell`: from now on requests may arrive."""

@@ -201,7 +201,7 @@ class StepTuner(StepTimer):
             if isinstance(look, dict):
                 looks |= {some[arm - 1]: gain for arm, gain in look.items()}
             else:
-                self.notes.append(f"{name}: {len(some)} alternatives not looked at in the step: {look.kind}")
+                self._notes.append(f"{name}: {len(some)} alternatives not looked at in the step: {look.kind}")
         self._alternatives.note_order(parts[index], [alternatives[at] for at in order(looks)])
         best = [alternatives[at] for at in order(looks, -LOOKS_SLOWER)[:EVALUATED]]
         return self._alternatives.correct_of(parts[index], best)[:FEW]
@@ -221,7 +221,7 @@ class StepTuner(StepTimer):
     def _note_untried(self, task: StepTask, trials: Sequence[StepTrial]) -> None:
         tried = {trial.candidate.id for trial in trials}
         if left := sum(move.id not in tried for move in task.singles):
-            self.notes.append(f"the {self._name}: alternatives of {left} regions not tried: time is up")
+            self._notes.append(f"the {self._name}: alternatives of {left} regions not tried: time is up")
 
     def _neighbours(self, parts: Sequence[Part]) -> frozenset[frozenset[str]]:
         """Return every pair of region ids of which one runs right after a site of the other."""
@@ -248,12 +248,12 @@ class StepTuner(StepTimer):
                 best = fastest(timing, len(kept), claim, max(among, 1))
                 if best is not None:
                     at, gain = best
-                    self.notes.append(f"{name}: {makes} the step {gain:.1%} faster")
+                    self._notes.append(f"{name}: {makes} the step {gain:.1%} faster")
                     return kept[at], gain
             else:
                 unseen = timing.kind
         if unseen:
-            self.notes.append(f"{name}: {who} not tried in the step: {unseen}")
+            self._notes.append(f"{name}: {who} not tried in the step: {unseen}")
         return arms[0], 0.0
 
     def _glance(self, arms: Sequence[Arm], seed: int, trusted: bool) -> dict[int, float] | Death:

@@ -86,8 +86,12 @@ class StepTimer:
         self._kind: Kind = kind
         self._chunk = _chunk_of(cut.graph)
         self._name = "chunk" if self._chunk else "step"
-        self.notes: list[str] = []
+        self._notes: list[str] = []
+
+    @property
+    def notes(self) -> tuple[str, ...]:
         """Notes for people on what happened so far."""
+        return tuple(self._notes)
 
     def admitted(self, parts: Arm, exact: bool, seed: int) -> Admitted:
         """Return what `confirm_beside_pytorch` keeps of a plan, with its time.
@@ -95,7 +99,7 @@ class StepTimer:
         `exact` says whether the cover was solved exactly.
         """
         parts, ratio = self.confirm_beside_pytorch(parts, seed)
-        return Admitted(plan=self._plan(parts, exact, ratio), parts=parts, notes=tuple(self.notes))
+        return Admitted(plan=self._plan(parts, exact, ratio), parts=parts, notes=tuple(self._notes))
 
     def timed_as_is(self, parts: Arm, exact: bool, seed: int) -> Plan:
         """Return the plan of `parts` as it is, with its time; until it has an interval it is timed up to `LOOKS` times.
@@ -157,7 +161,7 @@ class StepTimer:
                     if look < LOOKS and self._left() > 0:
                         continue
                     if found.log_ratio > 0:
-                        self.notes.append(f"the {self._name} is kept undecided, {_estimate(found)}: {found.why}")
+                        self._notes.append(f"the {self._name} is kept undecided, {_estimate(found)}: {found.why}")
                         return parts, found
                 why = f"measured {_estimate(found)}"
             else:
@@ -166,7 +170,7 @@ class StepTimer:
                     text = f"the captured {self._name} itself cannot be timed: {_cause(timing)}"
                     hint = "check memory and load, then resume"
                     raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
-            self.notes.append(
+            self._notes.append(
                 f"the {self._name} with {len(kernels)} kernels was {why}: half of them fall back to PyTorch"
             )
             weakest = sorted(kernels, key=lambda i: parts[i].choice.speedup)  # type: ignore[union-attr]

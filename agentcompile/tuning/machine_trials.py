@@ -51,7 +51,7 @@ class MachineTrials:
         Raises:
             AgentCompileError: the file can neither be written nor created (environment).
         """  # noqa: DOC501
-        self._path, self.warning = path, ""
+        self._path, self._warning = path, ""
         with self._explained():
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -61,6 +61,11 @@ class MachineTrials:
                     raise
                 self._put_aside(str(error))
                 self._db = self._open()
+
+    @property
+    def warning(self) -> str:
+        """A message for people about what is wrong with the file; empty when nothing is."""
+        return self._warning
 
     def __enter__(self) -> MachineTrials:
         return self
@@ -130,7 +135,7 @@ class MachineTrials:
             with self._explained():
                 return [str(text) for (text,) in self._db.execute(f"select trial from trial where {where}", values)]
         except sqlite3.DatabaseError as error:
-            self.warning = self.warning or f"{self._path}: unreadable: {error}"
+            self._warning = self._warning or f"{self._path}: unreadable: {error}"
             return []
 
     def _open(self) -> sqlite3.Connection:
@@ -160,7 +165,7 @@ class MachineTrials:
         for suffix in ("-wal", "-shm"):
             with contextlib.suppress(FileNotFoundError):
                 self._path.with_name(self._path.name + suffix).unlink()
-        self.warning = f"{self._path}: {why}; put aside as {aside.name}, and a new database begun"
+        self._warning = f"{self._path}: {why}; put aside as {aside.name}, and a new database begun"
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

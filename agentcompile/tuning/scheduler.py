@@ -51,10 +51,15 @@ class TaskScheduler:
         timed no longer than an interval needs. `say` receives the best times of regions in ns, by id, whenever they may
         have changed.
         """
-        self.trials, self._tuner, self._baselines = trials, tuner, baselines
+        self._trials, self._tuner, self._baselines = trials, tuner, baselines
         self._residency: Residency = residency
         self._left, self._confirming = seconds_left, confirming
         self._steering, self._emit, self._say, self._seed = steering or Steering(), emit, say, seed
+
+    @property
+    def trials(self) -> RunTrials:
+        """The trials of the run so far."""
+        return self._trials
 
     def try_first_candidates(self, budget: int) -> None:
         """Evaluate the most promising candidate of every template, largest region first, on half of the budget.
@@ -63,15 +68,15 @@ class TaskScheduler:
         When time is up, or `PACE_SHARE` of it is used up faster than the regions are, the other templates only get
         trials that are known already.
         """
-        tasks = self.trials.tasks
+        tasks = self._trials.tasks
         self._tuner.prepare_first(tuple(tasks.values()))
         begin, count = self._left(), len(tasks)
         for at, (id, task) in enumerate(tasks.items(), 1):
             left = self._left()
             behind = left < math.inf and begin - left > PACE_SHARE * begin * at / count
-            most = 1 if self.trials.candidates >= budget // 2 else FIRST_CANDIDATES
+            most = 1 if self._trials.candidates >= budget // 2 else FIRST_CANDIDATES
             heads = self._tuner.first_trials(task, most, 1 if left <= 0 or behind else FIRST_CANDIDATES, self._left)
-            self.trials.put(id, [*(t for t in self.trials.of(id) if t not in heads), *heads])
+            self._trials.put(id, [*(t for t in self._trials.of(id) if t not in heads), *heads])
             self.evaluate_requests()
 
     def search(self, chosen: Sequence[TuneTask], budget: int, strategy: RegionStrategy) -> None:
@@ -81,17 +86,17 @@ class TaskScheduler:
         """
         best = self.best_ns()
         room = {task.region.id: math.sqrt(_room(task, best[task.region.id])) for task in chosen}
-        left, total = max(budget - self.trials.candidates, 0), sum(room.values())
+        left, total = max(budget - self._trials.candidates, 0), sum(room.values())
         to_come = total
         for task in sorted(chosen, key=lambda task: -room[task.region.id]):
             own = task.region.id
-            known = len({trial.candidate.id for trial in self.trials.of(own)})
+            known = len({trial.candidate.id for trial in self._trials.of(own)})
             fair = round(left * room[own] / total)
             trials = min(known + max(fair, LEAST if left else 0), max(MOST, known))
             asked = Budget(trials=trials, seed=self._seed)
             own_time = part_of(self._left, min(room[own] / to_come, 1.0))
             to_come -= room[own]
-            self.trials.put(own, self._tuner.search(task, strategy, asked, self.trials.of(own), own_time))
+            self._trials.put(own, self._tuner.search(task, strategy, asked, self._trials.of(own), own_time))
             self.evaluate_requests()
             self._say(self.best_ns())
 
@@ -99,30 +104,30 @@ class TaskScheduler:
         """Confirm the finalists of `chosen` on fresh data, each task in an equal part of the time left for that."""
         for at, task in enumerate(chosen):
             own, left = task.region.id, part_of(self._confirming, 1 / (len(chosen) - at))
-            self.trials.add(own, self._tuner.confirm(task, self.trials.of(own), left))
+            self._trials.add(own, self._tuner.confirm(task, self._trials.of(own), left))
             self.evaluate_requests()
         self._say(self.best_ns())
 
     def confirmation_of(self, region: str, candidate: Candidate) -> Trial | None:
         """Return the last confirm trial of a candidate, made now where there is none; None when it is in no space."""
-        task = self.trials.tasks.get(region)
+        task = self._trials.tasks.get(region)
         if task is None or candidate not in task.space:
             return None
 
         def confirming() -> list[Trial]:
-            return [t for t in self.trials.of(region) if t.fidelity == "confirm" and t.candidate == candidate]
+            return [t for t in self._trials.of(region) if t.fidelity == "confirm" and t.candidate == candidate]
 
         if not confirming():
-            self.trials.add(region, self._tuner.confirmed(task, [candidate]))
+            self._trials.add(region, self._tuner.confirmed(task, [candidate]))
         return confirming()[-1]
 
     def evaluate_requests(self) -> None:
         """Evaluate afresh the candidates that a person asked for; one that is in no space is rejected."""
         for point in (asked.point for asked in self._steering.take() if asked.point is not None):
-            task = self.trials.tasks.get(point.region)
+            task = self._trials.tasks.get(point.region)
             if task is not None and point in task.space:
-                others = [trial for trial in self.trials.of(point.region) if trial.candidate != point]
-                self.trials.put(point.region, [*others, *self._tuner.evaluate_afresh(task, point)])
+                others = [trial for trial in self._trials.of(point.region) if trial.candidate != point]
+                self._trials.put(point.region, [*others, *self._tuner.evaluate_afresh(task, point)])
             else:
                 why = self._steering.legal(point) if self._steering.legal is not None else ""
                 finding = Finding(rule="space", severity="error", text=why or "it is in no space here")
@@ -132,9 +137,9 @@ class TaskScheduler:
     def best_ns(self) -> dict[str, float]:
         """Return the least measured time of a site in ns, by region id, that of the fallback included."""
         best = {}
-        for id, trials in self.trials.by_region.items():
+        for id, trials in self._trials.by_region.items():
             times = [t.verdict.measurement.median_ns for t in trials if isinstance(t.verdict, Measured)]
-            best[id] = float(min([*times, self.fallback_ns(self.trials.tasks[id].region)]))
+            best[id] = float(min([*times, self.fallback_ns(self._trials.tasks[id].region)]))
         return best
 
     def fallback_ns(self, region: Region) -> float:

@@ -77,7 +77,12 @@ class TrialDatabase:
         self._history = history
         self._renamed = renamed or Renamed()
         self._afresh: set[str] = set()
-        self.policy = policy
+        self._policy = policy
+
+    @property
+    def policy(self) -> str:
+        """The digest of the measurement policy under which its trials were made."""
+        return self._policy
 
     def forget(self, candidate: str) -> None:
         """Forget all trials of a candidate id: only those that are made from here on count."""
@@ -95,7 +100,7 @@ class TrialDatabase:
         if enough:
             return min(enough, key=lambda trial: trial.rounds), True
         if self._history is not None and candidate.id not in self._afresh:
-            known = self._history.get(candidate.id, source, self.policy, fidelity, rounds)
+            known = self._history.get(candidate.id, source, self._policy, fidelity, rounds)
             known = known or self._of_before(candidate, source, fidelity, rounds)
             if known is not None:
                 return known, False
@@ -107,7 +112,7 @@ class TrialDatabase:
 
     def _earlier(self, candidates: Iterable[Candidate]) -> list[Trial]:
         then = [old.id for one in candidates if (old := self._renamed.then(one)) is not None]
-        found = self._history.about(then, self.policy) if self._history is not None and then else ()
+        found = self._history.about(then, self._policy) if self._history is not None and then else ()
         return [self._renamed.now(one) for one in found]
 
     def failure(self, candidate: Candidate, source: str) -> Trial | None:
@@ -128,7 +133,7 @@ class TrialDatabase:
         if self._history is not None:
             asked = [id for id in points if id not in self._afresh]
             before = [one for one in self._earlier(points[id] for id in asked) if one.candidate.id in points]
-            earlier = (*before, *self._history.about(asked, self.policy))
+            earlier = (*before, *self._history.about(asked, self._policy))
         own = (trial for (candidate, _, _), some in self._own.items() if candidate in points for trial in some)
         known = [
             trial for trial in (*earlier, *own) if not isinstance(trial.verdict, Cancelled) and not disturbed(trial)
@@ -143,7 +148,7 @@ class TrialDatabase:
             self._own.setdefault((trial.candidate.id, trial.source, trial.fidelity), []).append(trial)
         died = isinstance(trial.verdict, (Crashed, TimedOut, Cancelled))
         if self._history is not None and not died and not trial.cut and not disturbed(trial):
-            self._history.put(trial, self.policy)
+            self._history.put(trial, self._policy)
 
 
 def disturbed(trial: Trial) -> bool:
