@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from agentcompile import arguments
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, silent
-from agentcompile.lockfile import Lock
+from agentcompile.lockfile.schema import Lock
 from agentcompile.options import DEFAULT_CONTEXT, resolve
 from agentcompile.replay.load import load
 

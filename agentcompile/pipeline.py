@@ -16,7 +16,8 @@ from agentcompile.evaluation.step_clock import StepClock, policy_digest
 from agentcompile.evaluation.time_budget import TimeBudget
 from agentcompile.events import Emit, RunFinished, Warned, silent
 from agentcompile.ir.trial import Plan, Trial
-from agentcompile.lockfile import Lock, reserve_lock
+from agentcompile.lockfile.files import reserve_lock
+from agentcompile.lockfile.schema import Lock
 from agentcompile.options import Options
 from agentcompile.planning.alternatives import alternatives_of
 from agentcompile.planning.covering import TIMED, choose, cover, search
@@ -29,9 +30,8 @@ from agentcompile.search import SearchMethod, strategy_of
 from agentcompile.tuning.machine_trials import MachineTrials
 from agentcompile.tuning.pace import Pace
 from agentcompile.tuning.prepared import PreparedModel, counsel, prepare, started
-from agentcompile.tuning.renamed import Renamed
 from agentcompile.tuning.session import TuningSession, tuning_session
-from agentcompile.tuning.trial_database import TrialDatabase
+from agentcompile.tuning.trial_database import Renamed, TrialDatabase
 from agentcompile.verification.decisions import decided
 
 if TYPE_CHECKING:

@@ -228,7 +228,6 @@ class CompilerApp(App[int], inherit_bindings=False):
         self.canvas.refresh()
 
     def _first(self) -> None:
-        """Read and draw what can be read at once, after the first empty frame."""
         if self.session is not None:
             self.session.poll(SLICE_S)
         self.draw()

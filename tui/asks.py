@@ -43,7 +43,6 @@ def candidate_of(scene: Scene, view: View, screen: ScreenSpec) -> str:
 
 
 def _under_way(scene: Scene, region: str) -> str:
-    """Return the candidate that is evaluated now: one of this region, else any."""
     row = scene.state.row(region)
     own = row.under_way if row is not None else ()
     return own[-1][0] if own else next(iter(scene.state.under_way), "")
@@ -75,7 +74,6 @@ def commanded(name: str, does: Does, group: Group = "decide", more: str = "") ->
 
 
 def _sent(makes: Callable[[Scene, str, str], commands.Command]) -> Does:
-    """Return the effect of an action whose command is made of a region and a candidate."""
 
     def does(scene: Scene, view: View, screen: ScreenSpec) -> Step:
         made = makes(scene, target_of(scene, view, screen), candidate_of(scene, view, screen))
@@ -96,7 +94,6 @@ def _not_paused(scene: Scene, view: View, screen: ScreenSpec) -> str:
 
 
 def _asks(name: str, title: str) -> Does:
-    """Return the effect of an action that asks for a reason; `title` has a place for the region's name."""
 
     def does(scene: Scene, view: View, screen: ScreenSpec) -> Step:
         row = scene.state.row(target_of(scene, view, screen))
@@ -173,7 +170,6 @@ def params_in(text: str, old: Params) -> Params | str:
 
 
 def _program(what: What, key: str, help: str) -> Act:
-    """Return an action that shows the program of a candidate, by itself or as a difference."""
 
     def does(scene: Scene, view: View, screen: ScreenSpec) -> Step:
         return Step(view=view, effects=(Call(what=what, text=candidate_of(scene, view, screen)),))

@@ -81,14 +81,10 @@ def run(arguments: Sequence[str]) -> int:
             f"--speed: {asked.speed:g} is not allowed", hint="10 is ten times as fast; without it the run is followed"
         )
     flags = {name: getattr(asked, name) for name in _FLAGS if getattr(asked, name) is not None}
-    _needs_terminal(asked.what, flags)
+    if why := nobody():
+        raise AgentCompileError(f"tui: {why}", hint=f"headless: {headless(asked.what, flags)}")
     options = resolve({**flags, "run_dir": asked.run_dir}).options
     return _show(asked, options, flags)
-
-
-def _needs_terminal(what: str, flags: Flags) -> None:
-    if why := nobody():
-        raise AgentCompileError(f"tui: {why}", hint=f"headless: {headless(what, flags)}")
 
 
 def headless(what: str, flags: Flags) -> str:

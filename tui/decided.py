@@ -148,7 +148,6 @@ def _saved_ns(sites: int, measurement: Measurement | None) -> float:
 
 
 def _choice(state: State, measured: Choice, word: Decided) -> Choice:
-    """Return what the region will run: as measured, or as a person decided."""
     if word.word == "rejected":
         return Fallback(reason=word.reason or "rejected by a person", decided_by="human")
     point = word.instead

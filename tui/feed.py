@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from agentcompile.control import Follower
+from agentcompile.control.following import Follower
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Advised, RoundsProgress, TrialStarted, Watched, clean
 from agentcompile.runs.progress import State, apply

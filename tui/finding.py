@@ -61,7 +61,6 @@ def start_of(options: Options, cwd: Path) -> Start:
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the folders below `folder`, itself first; those that cannot be read are left out."""
     yield folder
     if depth == 0:
         return

@@ -113,7 +113,6 @@ def _overlay(scene: Scene, view: View, width: int, height: int, ink: Ink, screen
 
 
 def _palette(palette: Palette, able: Sequence[Offer], height: int, ink: Ink) -> list[Line]:
-    """Return the actions whose name holds what was typed; those that do nothing now say why."""
     head = line((" : ", "accent"), palette.text, (" ", "bar"), ("   enter does it, escape leaves", "dim"))
     rows: list[tuple[Span, str]] = [
         ((f" {ink.fit(' '.join(act.keys[:2]), 9)} {ink.fit(act.label, 20)} ", "dim" if why else ""), why or act.help)
@@ -127,14 +126,12 @@ def _palette(palette: Palette, able: Sequence[Offer], height: int, ink: Ink) -> 
 
 
 def _picking(pick: Pick, width: int, height: int, ink: Ink) -> list[Line]:
-    """Return a list to choose from."""
     head = line((f" {pick.title}", "title"), ("   enter takes it, escape leaves", "dim"))
     rows: list[tuple[Span, str]] = [((f" {ink.fit(label, width - 4)}", ""), "") for _, label in pick.options]
     return _listed(head, rows, pick.cursor, height)
 
 
 def _listed(head: Line, rows: Sequence[tuple[Span, str]], at: int, height: int) -> list[Line]:
-    """Return the rows around the one at `at`, which is marked, each with its remark."""
     lines = [head, BLANK]
     start = max(0, min(at - (height - 4) // 2, len(rows) - (height - 3)))
     for number, ((text, style), remark) in enumerate(rows[start : start + height - 3], start):
@@ -144,7 +141,6 @@ def _listed(head: Line, rows: Sequence[tuple[Span, str]], at: int, height: int) 
 
 
 def _page(page: Page, width: int, height: int, ink: Ink) -> list[Line]:
-    """Return a page from the line on that the person scrolled to, with its place in the page."""
     lines = colours(page, width - 2, ink)
     top = max(0, min(page.top, len(lines) - (height - 1)))
     stop = min(top + height - 1, len(lines))
@@ -177,7 +173,6 @@ def _body(
 def _bench(
     scene: Scene, view: View, screen: ScreenSpec, pair: Sequence[ScreenSpec], width: int, height: int, ink: Ink
 ) -> list[Line]:
-    """Return the tables of two screens, the first over the one that it opens; the one that is shown has more room."""
     upper, lower = pair
     over = (height - 1) * 2 // 5 if screen is lower else (height - 1) // 2
     return [
@@ -207,7 +202,6 @@ def _table(
 
 
 def _detail(scene: Scene, view: View, screen: ScreenSpec, width: int, height: int, ink: Ink) -> list[Line]:
-    """Return the entry under the cursor in full, from the line on that the person scrolled to."""
     lines = screen.detail(scene, view, key_of(scene, view, screen), width, ink)
     top = max(0, min(view.top, len(lines) - height))
     found = lines[top : top + height]

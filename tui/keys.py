@@ -60,7 +60,6 @@ def here(act: Act, screen: ScreenSpec, screens: Screens) -> Act | None:
 
 
 def _places(act: Act, screens: Screens) -> dict[int, ScreenSpec]:
-    """Return the screens that have an action, by their number keys."""
     return {number: one for number, one in enumerate(screens, 1) if here(act, one, screens) is not None}
 
 
@@ -101,7 +100,6 @@ def narrowed(able: Sequence[Offer], text: str) -> list[Offer]:
 
 
 def _help(scene: Scene, view: View, screens: Screens) -> Page:
-    """Return the keys by group, with what keeps each from doing anything now."""
     lines: list[str] = []
     group = ""
     for act, why in offers(scene, view, screens):

@@ -31,15 +31,15 @@ def _entries(log: Same[tuple[LogLine, ...]]) -> list[Entry]:
     return [
         Entry(
             key=str(one.number),
-            cells=((clock(one.at_ms), "dim"), (one.source, _tone(one.source)), (one.text, one.style)),
+            cells=(
+                (clock(one.at_ms), "dim"),
+                (one.source, "accent" if one.source == "stderr" else "dim"),
+                (one.text, one.style),
+            ),
             order=(float(one.number), one.source, one.text),
         )
         for one in log.value
     ]  # fmt: skip
-
-
-def _tone(source: str) -> Style:
-    return "accent" if source == "stderr" else "dim"
 
 
 def clock(at_ms: int) -> str:
@@ -73,23 +73,17 @@ def said(event: e.Event) -> tuple[str, Span] | None:
             unknown = f"; PyTorch runs {', '.join(event.unknown)}" if event.unknown else ""
             return "capture", (f"{event.phase}: {event.operators} operators{unknown}", "")
         case e.RegionFound():
-            return "region", (
-                f"{event.name}: {event.sites} sites, {event.share:.1%}, floor {duration(event.floor_ns)}",
-                "dim",
-            )
+            text = f"{event.name}: {event.sites} sites, {event.share:.1%}, floor {duration(event.floor_ns)}"
+            return "region", (text, "dim")
         case e.BoundaryFound():
             return "boundary", (f"{event.op} ({event.reason}): {event.detail}", "warn")
         case e.SpaceBounded():
-            return "space", (
-                f"{event.region[:6]}: {event.points} points in {event.templates} templates, {event.rejected} refused",
-                "dim",
-            )
+            text = f"{event.region[:6]}: {event.points} points in {event.templates} templates, {event.rejected} refused"
+            return "space", (text, "dim")
         case e.Advised():
             first = short(event.head[0]) if event.head else "nothing"
-            return "advice", (
-                f"{event.region[:6]}: {event.adviser} would try {first} (unverified): {event.note}",
-                "dim",
-            )
+            text = f"{event.region[:6]}: {event.adviser} would try {first} (unverified): {event.note}"
+            return "advice", (text, "dim")
         case e.AdviserCalled() | e.AdviserReplied() | e.AdviceTaken() | e.AdviceMissed() | e.ClaimSettled():
             return "advice", _advice(event)
         case e.TrialFinished():

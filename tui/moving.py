@@ -62,7 +62,6 @@ def _row(scene: Scene, view: View, screen: ScreenSpec, name: str) -> View:
 
 
 def _region(scene: Scene, view: View, screen: ScreenSpec, by: int) -> View:
-    """Return the view on the next region that is undecided; on the next one where all are decided."""
     found = rows(scene, view, screen) if screen.lists == "regions" else ()
     keys = [entry.key for entry in found] or [row.region for row in ordered(scene.state)]
     if not keys:

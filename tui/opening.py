@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentcompile.control import deliver
+from agentcompile.control.desk import deliver
 from agentcompile.options import Options, resolve
 from agentcompile.runs.session import RunDirectory, new_name
 
@@ -32,7 +32,6 @@ def opened(what: What, path: Path, options: Options, flags: Flags, *, speed: flo
 
 
 def _begun(model: str, options: Options, flags: Flags) -> Session:
-    """Begin a new compile of `model` in a process of its own."""
     asked = resolve({**flags, "model": model}).options
     run = Path(options.run_dir) if options.run_dir else new_name(options.runs, model)
     arguments = ["compile", model, "--review", "--run-dir", str(run), "--quiet", *as_arguments(flags)]

@@ -61,7 +61,6 @@ def entries(scene: Scene, view: View) -> list[Entry]:
 
 @functools.lru_cache(maxsize=2)
 def _entries(state: Same[State]) -> list[Entry]:
-    """Return the rows, made once however often one frame asks for them."""
     plan = placed(state.value)
     return [_entry(row, plan) for row in ordered(state.value)]
 
@@ -100,7 +99,6 @@ def _runs(row: RegionProgress, plan: Placed) -> Span:
 
 
 def _open(row: RegionProgress) -> Span:
-    """Return what a region without a choice is doing."""
     if row.running:
         done, total = row.rounds
         return f"{short(row.running)}{f' {done}/{total}' if total else ''}", "accent"
@@ -207,7 +205,6 @@ def _checks(row: RegionProgress, trials: Sequence[Trial], ink: Ink, width: int) 
 
 
 def _trend(trials: Sequence[Trial], ink: Ink, width: int) -> list[Line]:
-    """Return the best ratio so far, trial by trial."""
     best = 0.0
     course: list[float] = []
     for trial in trials:

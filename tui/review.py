@@ -149,7 +149,6 @@ def _others(state: State, change: Change, width: int, ink: Ink) -> list[Line]:
 
 
 def _choices(scene: Scene, region: str) -> list[tuple[str, str]]:
-    """Return the candidates that may run instead of the chosen one, the fastest first: id and label."""
     found = []
     for id, trial in latest(scene.state, region).items():
         m = measured(trial)

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agentcompile.control import Command, Reply, Stop, Watch, send
 from agentcompile.control.actions import action
+from agentcompile.control.client import send
+from agentcompile.control.commands import Command, Reply, Stop, Watch
 from agentcompile.errors import AgentCompileError
 from agentcompile.lockfile.files import read_lock
 
@@ -71,7 +72,6 @@ class Session:
             self._read(lock)
 
     def _read(self, path: Path) -> None:
-        """Take up a lock's text, and its facts where no run tells them."""
         try:
             facts = lock_facts(read_lock(path)) if self.feed is None else ()
             text = compiler.lock_lines(path)
@@ -134,12 +134,10 @@ class Session:
             send(Path(self.scene.path), Watch(ui_hz=ui_hz), timeout_s=TELL_S)
 
     def _stillborn(self) -> str:
-        """Return why a compiler ended before its first event."""
         said = [text for text in self._said() if not text.startswith(compiler.BEGINS)]
         return "the compiler did not start: " + ("; ".join(said[-2:]) or "it said nothing")
 
     def _said(self) -> list[str]:
-        """Return the lines of the compiler's stderr."""
         return [line.text for line in (self.feed.log if self.feed else ()) if line.source == "stderr"]
 
     def key(self, key: str, character: str = "") -> tuple[Effect, ...]:

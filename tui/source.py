@@ -7,7 +7,7 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentcompile.control import source_text
+from agentcompile.control.sources import source_text
 from agentcompile.events import clean
 from agentcompile.ir.trial import Kernel
 from agentcompile.runs.progress import State
@@ -57,7 +57,6 @@ def _numbered(lines: tuple[str, ...], language: str) -> list[Line]:
 
 
 def _highlighted(lines: Sequence[str], language: str) -> list[tuple[Span, ...]]:
-    """Return the spans of each line by the grammar of the language; of one that is not in `LEXERS`, plain text."""
     from pygments.lexers import get_lexer_by_name
 
     lexer = get_lexer_by_name(LEXERS.get(language, "text"), stripnl=False, ensurenl=False)

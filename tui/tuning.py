@@ -106,7 +106,6 @@ def entries(scene: Scene, view: View) -> list[Entry]:
 
 @functools.lru_cache(maxsize=4)
 def _entries(same: Same[State], region: str, baseline: Baseline, narrow: bool) -> list[Entry]:
-    """Return the rows, made once however often one frame asks for them."""
     state = same.value
     row = state.row(region)
     to = arm(state, region, baseline)
@@ -264,7 +263,6 @@ def _times(m: Measurement, row: RegionProgress, width: int, ink: Ink) -> list[Li
 
 
 def _found_by(check: Check) -> str:
-    """Return what a check measured of what it allows; only its detail for a check that measures nothing."""
     if check.ok and not check.measured and not check.allowed:
         return check.detail
     return f"{check.measured:.3g} of {check.allowed:.3g} {check.detail}"
@@ -290,7 +288,6 @@ def _found(trial: Trial, width: int, ink: Ink) -> list[Line]:
 
 
 def _worth(state: State, region: str, candidate: str) -> dict[str, str]:
-    """Return the constraints of a candidate's template, each with the values of its names and whether it holds."""
     trial = latest(state, region).get(candidate)
     row = state.row(region)
     if trial is None or row is None:

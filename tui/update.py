@@ -32,7 +32,6 @@ def press(scene: Scene, view: View, key: str, character: str = "", screens: Scre
 
 
 def _perform(scene: Scene, view: View, act: Act, screens: Screens) -> Step:
-    """Return what an action does, or the sentence that says why it does nothing."""
     screen = shown(screens, view)
     own = here(act, screen, screens)
     if own is None:

@@ -69,32 +69,16 @@ class Meanwhile:
         return Heuristic().advise(question)
 
 
-def _none(argument: str) -> Adviser | None:
-    return None if argument else NoAdvice()
-
-
-def _heuristic(argument: str) -> Adviser | None:
-    return None if argument else Heuristic()
-
-
 def _random(argument: str) -> Adviser | None:
     return RandomOrder(int(argument)) if argument.isascii() and argument.isdecimal() else None
 
 
-def _openai(argument: str) -> Adviser | None:
-    return Meanwhile(f"openai:{argument}") if argument else None
-
-
-def _replay(argument: str) -> Adviser | None:
-    return Meanwhile(f"replay:{argument}") if argument else None
-
-
 ADVISERS: tuple[tuple[str, str, Callable[[str], Adviser | None]], ...] = (
-    ("heuristic", "heuristic", _heuristic),
-    ("none", "none", _none),
+    ("heuristic", "heuristic", lambda argument: None if argument else Heuristic()),
+    ("none", "none", lambda argument: None if argument else NoAdvice()),
     ("random", "random:SEED", _random),
-    ("openai", "openai:MODEL[@BASE_URL]", _openai),
-    ("replay", "replay:DIR", _replay),
+    ("openai", "openai:MODEL[@BASE_URL]", lambda argument: Meanwhile(f"openai:{argument}") if argument else None),
+    ("replay", "replay:DIR", lambda argument: Meanwhile(f"replay:{argument}") if argument else None),
 )
 """Name, usage, and a function that makes the adviser from the text after the colon (None when that text is invalid)."""
 

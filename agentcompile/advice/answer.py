@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeVar, cast
 
 from agentcompile.advice.claims import ROWS, structural
 from agentcompile.advice.prompt import CLAIMED, HINTED, RANKED, RATIONALE, Asked, Prompt
@@ -20,6 +21,7 @@ from agentcompile.ir.codec import CodecError, decode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.template import ParamValue, Template
 
+T = TypeVar("T")
 MOST_CHARACTERS = 400_000
 """Most characters of an answer; a longer text is refused as a whole."""
 DEEPEST = 12
@@ -71,7 +73,6 @@ class Reading:
     advice: dict[str, Advice]
     """Advice by the graph's region id, for every region of the prompt that is mentioned; `order` holds its ranking."""
     refused: tuple[Proposal, ...] = ()
-    """Refused items that belong to no region."""
 
 
 def answer_of(text: str, *, fenced: bool) -> Json:
@@ -137,8 +138,6 @@ def read_answer(found: Json, prompt: Prompt, who: str) -> Reading:
 
 @dataclass(slots=True)
 class _Reader:
-    """A reader of one region's item; every part of it is accepted or refused by itself."""
-
     asked: Asked
     said: list[Proposal] = field(default_factory=list)
 
@@ -161,10 +160,8 @@ class _Reader:
         )
 
     def _label(self, item: dict[str, Json]) -> str:
-        try:
-            label: _Label = decode(_Label, item.get("label"), "label")
-        except CodecError as error:
-            self.said.append(_no("label", "", clean(str(error), _SHOWN)))
+        label = self._decoded(_Label, item.get("label"), "label", "label", "")
+        if label is None:
             return ""
         if reason := _too_long(label.text) or _too_long(label.rationale):
             self.said.append(_no("label", _shown(label.text), reason))
@@ -175,10 +172,8 @@ class _Reader:
     def _ranked(self, item: dict[str, Json]) -> Iterator[tuple[str, str]]:
         seen: set[str] = set()
         for data in self._items(item, "ranking", RANKED):
-            try:
-                ranked: _Ranked = decode(_Ranked, data, "ranking")
-            except CodecError as error:
-                self.said.append(_no("rank", _shown(data), clean(str(error), _SHOWN)))
+            ranked = self._decoded(_Ranked, data, "ranking", "rank", _shown(data))
+            if ranked is None:
                 continue
             candidate = self.asked.candidates.get(ranked.candidate)
             if candidate is None:
@@ -195,14 +190,13 @@ class _Reader:
     def _hints(self, item: dict[str, Json]) -> Iterator[Hint]:
         seen: set[tuple[str, str]] = set()
         for data in self._items(item, "hints", HINTED):
-            try:
-                hint: _Hint = decode(_Hint, data, "hints")
-            except CodecError as error:
-                self.said.append(_no("hint", _shown(data), clean(str(error), _SHOWN)))
+            hint = self._decoded(_Hint, data, "hints", "hint", _shown(data))
+            if hint is None:
                 continue
             shown = f"{_shown(hint.template)} {_shown(hint.param)}"
             template = self.asked.templates.get(hint.template)
-            domain = _domain(template, hint.param)
+            params = {param.name: param.domain for param in template.params} if template is not None else {}
+            domain = params.get(hint.param)
             if template is None or domain is None:
                 self.said.append(_no("hint", shown, "no template of the region, or no parameter of it"))
             elif (template.id, hint.param) in seen:
@@ -222,7 +216,6 @@ class _Reader:
                     )
 
     def _values(self, template: Template, hint: _Hint, domain: Sequence[ParamValue]) -> tuple[ParamValue, ...]:
-        """Return the hinted values that are in `domain`, each once; record a refusal for every other value."""
         kept: list[ParamValue] = []
         for value in hint.values[: len(domain) + HINTED]:
             shown = f"{template.id} {hint.param}={_shown(value)}"
@@ -237,17 +230,16 @@ class _Reader:
         return tuple(kept)
 
     def _claims(self, item: dict[str, Json], key: str, *, semantic: bool) -> Iterator[Claim]:
+        kind: Literal["claim", "risk"] = "claim" if semantic else "risk"
         seen: set[tuple[str, str | None, str | None]] = set()
         for data in self._items(item, key, CLAIMED):
-            try:
-                made: _Claim = decode(_Claim, data, key)
-            except CodecError as error:
-                self._say(key, _shown(data), clean(str(error), _SHOWN))
+            made = self._decoded(_Claim, data, key, kind, _shown(data))
+            if made is None:
                 continue
             same = (made.says, made.template, made.value)
             reason = "said twice" if same in seen else self._refusal(made, semantic)
             shown = " ".join(_shown(part) for part in same if part)
-            self._say(key, shown, reason)
+            self.said.append(Proposal(what=kind, text=shown, accepted=not reason, reason=reason))
             if not reason:
                 seen.add(same)
                 template = self.asked.templates[made.template].id if made.template is not None else ""
@@ -261,7 +253,6 @@ class _Reader:
                 yield structural(claim, self.asked.question)
 
     def _refusal(self, made: _Claim, semantic: bool) -> str:
-        """Return why a claim is refused; empty when it is accepted."""
         row = ROWS.get(made.says)
         if row is None or (row.topic == "semantic") is not semantic:
             return "no such statement here"
@@ -273,14 +264,15 @@ class _Reader:
             return f"its value must be {' or '.join(row.values) or 'null'}"
         return _too_long(made.rationale)
 
-    def _say(self, key: str, text: str, reason: str) -> None:
-        kind: Proposal = Proposal(
-            what="claim" if key == "claims" else "risk", text=text, accepted=not reason, reason=reason
-        )
-        self.said.append(kind)
+    def _decoded(self, cls: type[T], data: Json, key: str, what: str, shown: str) -> T | None:
+        """Return an item of the answer; one that is malformed is refused."""
+        try:
+            return cast(T, decode(cls, data, key))
+        except CodecError as error:
+            self.said.append(_no(what, shown, clean(str(error), _SHOWN)))
+            return None
 
     def _items(self, item: dict[str, Json], key: str, most: int) -> list[Json]:
-        """Return the list under `key`, cut to its first `most` items."""
         found = item.get(key)
         if not isinstance(found, list):
             self.said.append(_no("answer", key, "missing, or not a list"))
@@ -288,10 +280,6 @@ class _Reader:
         if len(found) > most:
             self.said.append(_no("answer", key, f"{len(found)} items, the first {most} are read"))
         return found[:most]
-
-
-def _domain(template: Template | None, name: str) -> tuple[ParamValue, ...] | None:
-    return next((param.domain for param in template.params if param.name == name), None) if template else None
 
 
 def _too_long(text: str) -> str:

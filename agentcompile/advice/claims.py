@@ -28,19 +28,20 @@ _AROUND = ("redzone", "fence", "inputs", "state")
 """Checks of the correctness suite that inspect memory which a kernel must not touch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ClaimKind:
     """One kind of claim.
 
-    `values` lists the allowed values (empty: the claim takes none); `settle` decides from structure alone.
+    `values` lists the allowed values (empty: the claim takes none); `settle` decides from structure alone, where that
+    can decide it: a measurement does later otherwise.
     """
 
     says: str
     topic: Topic
+    of_template: bool
+    values: tuple[str, ...]
     about: str
-    values: tuple[str, ...] = ()
-    of_template: bool = False
-    settle: Callable[[Claim, Question, Template | None], Finding]
+    settle: Callable[[Claim, Question, Template | None], Finding] = lambda claim, question, template: OPEN
 
 
 def _computes(claim: Claim, question: Question, _: Template | None) -> Finding:
@@ -101,102 +102,25 @@ def _extent(claim: Claim, question: Question, _: Template | None) -> Finding:
     return _held(claim.value in found, f"what varies from call to call: {', '.join(found) or 'nothing'}")
 
 
-def _later(claim: Claim, question: Question, template: Template | None) -> Finding:
-    """Return an open finding, because only a measurement can settle the claim."""
-    return OPEN
-
-
 CLAIMS: tuple[ClaimKind, ...] = (
-    ClaimKind(
-        says="computes", topic="semantic", values=OPERATORS, about="this operator is part of it", settle=_computes
-    ),
-    ClaimKind(
-        says="reduces-over",
-        topic="semantic",
-        values=("hidden", "head_dim", "context", "rows"),
-        about="some operator sums or selects over this extent",
-        settle=_reduces,
-    ),
-    ClaimKind(
-        says="bound-by",
-        topic="semantic",
-        values=("memory", "compute"),
-        about="the nearer of the two ceilings",
-        settle=_bound,
-    ),
-    ClaimKind(
-        says="accumulates-in",
-        topic="numerical",
-        values=DTYPES,
-        of_template=True,
-        about="sums are kept in this type",
-        settle=_accumulates,
-    ),
-    ClaimKind(
-        says="rounds-to",
-        topic="numerical",
-        values=DTYPES,
-        of_template=True,
-        about="a value in between is rounded to this type",
-        settle=_rounds,
-    ),
-    ClaimKind(
-        says="varies-between-runs",
-        topic="numerical",
-        of_template=True,
-        about="equal inputs may give unequal outputs",
-        settle=_varies,
-    ),
-    ClaimKind(
-        says="fails-validation",
-        topic="numerical",
-        of_template=True,
-        about="its error against float64 is too large",
-        settle=_later,
-    ),
-    ClaimKind(
-        says="writes-outside",
-        topic="bounds",
-        of_template=True,
-        about="it writes beside its outputs",
-        settle=_later,
-    ),
-    ClaimKind(
-        says="needs-workspace",
-        topic="resource",
-        of_template=True,
-        about="it takes scratch memory",
-        settle=_workspace,
-    ),
-    ClaimKind(
-        says="does-not-build",
-        topic="resource",
-        of_template=True,
-        about="the compiler refuses it or its limits here",
-        settle=_later,
-    ),
-    ClaimKind(
-        says="slower-than-pytorch",
-        topic="resource",
-        of_template=True,
-        about="not even its best candidate beats the captured operators",
-        settle=_later,
-    ),
-    ClaimKind(
-        says="exceeds-cache",
-        topic="resource",
-        values=("L1", "L2", "L3"),
-        about="the bytes of one site do not fit this level",
-        settle=_exceeds,
-    ),
-    ClaimKind(
-        says="extent-varies",
-        topic="dynamic-shape",
-        values=("context", "tokens"),
-        about="this extent differs from call to call",
-        settle=_extent,
-    ),
-)
+    ClaimKind("computes", "semantic", False, OPERATORS, "this operator is part of it", _computes),
+    ClaimKind("reduces-over", "semantic", False, ("hidden", "head_dim", "context", "rows"),
+              "some operator sums or selects over this extent", _reduces),
+    ClaimKind("bound-by", "semantic", False, ("memory", "compute"), "the nearer of the two ceilings", _bound),
+    ClaimKind("accumulates-in", "numerical", True, DTYPES, "sums are kept in this type", _accumulates),
+    ClaimKind("rounds-to", "numerical", True, DTYPES, "a value in between is rounded to this type", _rounds),
+    ClaimKind("varies-between-runs", "numerical", True, (), "equal inputs may give unequal outputs", _varies),
+    ClaimKind("fails-validation", "numerical", True, (), "its error against float64 is too large"),
+    ClaimKind("writes-outside", "bounds", True, (), "it writes beside its outputs"),
+    ClaimKind("needs-workspace", "resource", True, (), "it takes scratch memory", _workspace),
+    ClaimKind("does-not-build", "resource", True, (), "the compiler refuses it or its limits here"),
+    ClaimKind("slower-than-pytorch", "resource", True, (),
+              "not even its best candidate beats the captured operators"),
+    ClaimKind("exceeds-cache", "resource", False, ("L1", "L2", "L3"),
+              "the bytes of one site do not fit this level", _exceeds),
+    ClaimKind("extent-varies", "dynamic-shape", False, ("context", "tokens"),
+              "this extent differs from call to call", _extent),
+)  # fmt: skip
 """Every kind of claim that an adviser may make, in the order of the prompt."""
 ROWS: Mapping[str, ClaimKind] = {row.says: row for row in CLAIMS}
 

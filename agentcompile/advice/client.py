@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentcompile.advice.answer import AnswerError, Reading, answer_of, read_answer
-from agentcompile.advice.exchange import Exchange, Rung
+from agentcompile.advice.answer import AnswerError, answer_of, read_answer
+from agentcompile.advice.exchange import Answered, Exchange, Rung
 from agentcompile.advice.ledger import Booking, Ledger
 from agentcompile.advice.prompt import Prompt
 from agentcompile.advice.wire import Ask, Reply, Wire, WireError
+from agentcompile.events import AdviserCalled, AdviserReplied, Emit, silent
 from agentcompile.ir.advice import Usage
 
 RUNGS: tuple[Rung, ...] = ("json_schema", "json_object", "text")
@@ -28,33 +29,6 @@ _UNKNOWN_FORMAT = (400, 415, 422, 501)
 """Status codes of servers that do not support a response format."""
 _NOT_ALLOWED = (401, 402, 403, 404)
 _FENCE = "\n\nPut the JSON object into one fenced block: a line ```json, the object, a line ```."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Called:
-    """A call about to be made; it is recorded on disk first, so that spending limits hold after a kill."""
-
-    number: int
-    booked: Usage
-    rung: Rung
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replied:
-    """A call that has ended, with what it used."""
-
-    number: int
-    booked: Usage
-    used: Usage
-    result: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """An exchange and the accepted part of its answer."""
-
-    exchange: Exchange
-    reading: Reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +47,13 @@ class Client:
         model: str,
         ledger: Ledger,
         *,
-        said: Callable[[Called | Replied], None] = lambda _: None,
+        emit: Emit = silent,
         sleep: Callable[[float], object] = time.sleep,
         answered_by: str = "",
     ) -> None:
-        """Create a client; `said` is called before and after every request, and may raise to prevent it."""
+        """Create a client; `emit` is told of a request before it is made, and may raise to prevent it, and after."""
         self._wire, self._model, self._ledger = wire, model, ledger
-        self._said, self._sleep, self._answered_by = said, sleep, answered_by
+        self._emit, self._sleep, self._answered_by = emit, sleep, answered_by
         self._rung = 0
         self._number = 0
         self._refused = ""
@@ -108,11 +82,6 @@ class Client:
         return Unanswered(reason=reason or "the server knows no way of asking")
 
     def _answered(self, reply: Reply, prompt: Prompt, rung: Rung) -> Answered:
-        """Parse a reply as an answer and build its exchange.
-
-        Raises:
-            AnswerError: the text is not an answer with a list of regions.
-        """
         found = answer_of(reply.text, fenced=rung == "text")
         if not isinstance(found, dict) or not isinstance(found.get("regions"), list):
             raise AnswerError("no list of regions")
@@ -160,7 +129,7 @@ class Client:
         with self._lock:
             self._number += 1
             number = self._number
-        self._said(Called(number=number, booked=booking.usage, rung=rung))
+        self._emit(AdviserCalled(call=number, booked=booking.usage, way=rung))
         ask = Ask(
             system=system,
             user=prompt.user,
@@ -181,4 +150,4 @@ class Client:
 
     def _settle(self, number: int, booking: Booking, used: Usage | None, result: str) -> None:
         taken = self._ledger.settle(booking, used)
-        self._said(Replied(number=number, booked=booking.usage, used=taken, result=result))
+        self._emit(AdviserReplied(call=number, booked=booking.usage, used=taken, result=result))

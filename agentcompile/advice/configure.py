@@ -7,32 +7,22 @@ folder of exchanges, or asks a model in the background.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from agentcompile.advice.client import Called, Client, Replied
-from agentcompile.advice.counsel import Asks, Counsel, Missed, News, Settled, Taken
+from agentcompile.advice.client import Client
+from agentcompile.advice.counsel import Asks, Counsel
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import OpenAIWire, needs_openai
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import (
-    AdviceMissed,
-    AdviceTaken,
-    AdviserCalled,
-    AdviserReplied,
-    ClaimSettled,
-    Emit,
-    Event,
-    silent,
-)
+from agentcompile.events import Emit, silent
 from agentcompile.ir.advice import Advice, Question, Usage
 from agentcompile.ir.trial import Trial
 from agentcompile.options import OPENAI_ADVISOR, Options, advisor_secret, prices
 
 FOLDER = "advice"
 """Name of the exchange folder inside a run directory."""
-_HEAD = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +30,7 @@ class Inquiry:
     """The arguments of the verb `advise`."""
 
     show_prompt: bool = False
-    """Whether to only show the prompt and ask nobody."""
     record: Path | None = None
-    """Folder in which exchanges are kept."""
     region: str = ""
     """Region's name, kind or the start of its id; empty for all regions."""
     answered_by: str = ""
@@ -77,12 +65,8 @@ def counsel_of(
         AgentCompileError: the API key is not set or the folder holds no exchange (usage), or the `openai` package is
             missing (environment).
     """
-
-    def tell(news: News) -> None:
-        emit(_event(news, first))
-
     if not is_remote(options):
-        return Counsel(first, tell=tell)
+        return Counsel(first, tell=emit)
     kept = Cassette(record or folder_of(options))
     if options.advisor.startswith("replay:"):
         recorded = Cassette(Path(options.advisor.partition(":")[2]))
@@ -93,13 +77,13 @@ def counsel_of(
                 f"--advisor {options.advisor}: holds no exchange",
                 hint="name a folder that was recorded: the folder `advice` of a run, or that of `advise --record`",
             )
-        return Counsel(first, recalls=recorded, keeps=kept, tell=tell)
+        return Counsel(first, recalls=recorded, keeps=kept, tell=emit)
     return Counsel(
         first,
         asks=client_of(options, emit, spent, answered_by=answered_by) if asks else None,
         recalls=kept if recalls else None,
         keeps=kept,
-        tell=tell,
+        tell=emit,
     )
 
 
@@ -141,28 +125,5 @@ def client_of(options: Options, emit: Emit, spent: Usage, *, answered_by: str = 
         seconds=options.advisor_seconds,
         price=price or (0.0, 0.0),
     )
-
-    def said(call: Called | Replied) -> None:
-        if isinstance(call, Called):
-            emit(AdviserCalled(call=call.number, booked=call.booked, way=call.rung))
-        else:
-            emit(AdviserReplied(call=call.number, booked=call.booked, used=call.used, result=call.result))
-
     wire = OpenAIWire(found["model"], found["url"] or "", advisor_secret(options))
-    return Client(wire, found["model"], Ledger(ceilings, spent), said=said, answered_by=answered_by)
-
-
-def _event(news: News, first: Mapping[str, tuple[Question, Advice]]) -> Event:
-    match news:
-        case Taken(region=region, advice=advice, exchange=exchange):
-            head = _head(advice, first[region][0])
-            ranked = replace(advice, order=advice.order[: len(advice.rationales)])
-            return AdviceTaken(region=region, exchange=exchange, advice=ranked, head=head)
-        case Missed(regions=regions, reason=reason, refused=refused):
-            return AdviceMissed(regions=regions, reason=reason, refused=refused)
-        case Settled(region=region, claim=claim):
-            return ClaimSettled(region=region, claim=claim)
-
-
-def _head(advice: Advice, question: Question) -> tuple[str, ...]:
-    return tuple(candidate.label for candidate in advice.sorted(question.candidates)[:_HEAD])
+    return Client(wire, found["model"], Ledger(ceilings, spent), emit=emit, answered_by=answered_by)

@@ -9,24 +9,28 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from agentcompile.advice.answer import Reading
-from agentcompile.advice.arrange import arranged
 from agentcompile.advice.claims import measured
-from agentcompile.advice.client import Answered, Unanswered
-from agentcompile.advice.exchange import Cassette, Exchange
-from agentcompile.advice.prompt import Asked, Prompt, prompt_of
+from agentcompile.advice.client import Unanswered
+from agentcompile.advice.exchange import Answered, Cassette, Exchange
+from agentcompile.advice.prompt import Prompt, prompt_of
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.advice import Advice, Claim, Proposal, Question
+from agentcompile.events import AdviceMissed, AdviceTaken, ClaimSettled, Emit, silent
+from agentcompile.ir.advice import Advice, Question
+from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Trial
 
 ALONE = 5
 """Regions that get a request of their own: those that move the most bytes."""
 TOGETHER = 16
 """Most regions in one shared request."""
+_HEAD = 3
+_UNNAMED = 2.0
+"""Distance of a value that no hint names, counted in places behind the last hinted value."""
 
 
 class Asks(Protocol):
@@ -35,36 +39,6 @@ class Asks(Protocol):
     def ask(self, prompt: Prompt) -> Answered | Unanswered:
         """Answer a prompt, or say why not; called from several threads."""
         ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """Advice about one region that was accepted; `advice.proposals` lists everything that the adviser said."""
-
-    region: str
-    advice: Advice
-    exchange: str
-    """Digest of the exchange."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missed:
-    """Regions for which there is no advice, and the reason."""
-
-    regions: tuple[str, ...]
-    reason: str
-    refused: tuple[Proposal, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """A claim that facts confirmed or refuted."""
-
-    region: str
-    claim: Claim
-
-
-News = Taken | Missed | Settled
 
 
 def prompts_of(questions: Sequence[Question], hot: Collection[str]) -> tuple[Prompt, ...]:
@@ -84,6 +58,35 @@ def _moved(question: Question) -> int:
     return question.region.cost.bytes * max(len(question.region.sites), 1)
 
 
+def arranged(advice: Advice, base: Advice, candidates: Sequence[Candidate]) -> Advice:
+    """Return `advice` with an order of all `candidates`: its own ranking, then by its hints, ties as in `base`."""
+    own = {candidate.id for candidate in candidates}
+    named = [id for id in dict.fromkeys(advice.order) if id in own]
+    ranked = set(named)
+    hints = {(hint.template, hint.param): hint.values for hint in advice.hints}
+    hinted = {template for template, _ in hints}
+    rest = [candidate for candidate in base.sorted(candidates) if candidate.id not in ranked]
+    if hints:
+        at = {candidate.id: place for place, candidate in enumerate(rest)}
+        rest.sort(key=lambda candidate: (_away(candidate, hints, hinted), at[candidate.id]))
+    return replace(advice, order=(*named, *(candidate.id for candidate in rest)))
+
+
+def _away(candidate: Candidate, hints: dict[tuple[str, str], tuple[int | str, ...]], hinted: set[str]) -> float:
+    """Return how far a candidate is from the hinted values, summed over its template's parameters.
+
+    The distance is infinite for a template without hints, so that it sorts after every template with hints.
+    """
+    if candidate.template not in hinted:
+        return float("inf")
+    total = 0.0
+    for name, value in candidate.params:
+        values = hints.get((candidate.template, name))
+        if values is not None:
+            total += values.index(value) if value in values else len(values) - 1 + _UNNAMED
+    return total
+
+
 class Counsel:
     """Advice about every region of a run.
 
@@ -97,7 +100,7 @@ class Counsel:
         asks: Asks | None = None,
         recalls: Cassette | None = None,
         keeps: Cassette | None = None,
-        tell: Callable[[News], None] = lambda _: None,
+        tell: Emit = silent,
     ) -> None:
         """Create a counsel from `first`, the question and the initial advice by region.
 
@@ -105,9 +108,10 @@ class Counsel:
         """
         self._first = dict(first)
         self._now = {region: advice for region, (_, advice) in first.items()}
-        self._asks, self._recalls, self._keeps, self._tell = asks, recalls, keeps, tell
+        self.asks, self._recalls, self._keeps, self._tell = asks, recalls, keeps, tell
         self._came: queue.SimpleQueue[tuple[Prompt, Answered | Unanswered | AgentCompileError]] = queue.SimpleQueue()
-        self._waiting = 0
+        self.waiting = 0
+        """The number of requests that are still open."""
         self._exchanges: dict[str, Exchange] = {}
 
     def __enter__(self) -> Counsel:
@@ -121,28 +125,22 @@ class Counsel:
         """The digests of the exchanges that advice was taken from, sorted."""
         return tuple(sorted(self._exchanges))
 
-    @property
-    def asks(self) -> bool:
-        """Whether there is somebody to ask about regions without a recorded answer."""
-        return self._asks is not None
-
-    @property
-    def waiting(self) -> int:
-        """The number of requests that are still open."""
-        return self._waiting
-
     def begin(self, prompts: Sequence[Prompt]) -> None:
         """Take recorded answers, and ask about all other regions at once, one background thread a prompt."""
         for prompt in prompts:
             left = tuple(asked for asked in prompt.asked if not self._recall(prompt, asked.question))
             if not left:
                 continue
-            if self._asks is None:
-                self._tell(Missed(regions=_regions(left), reason="nothing is recorded about it"))
+            if self.asks is None:
+                self._tell(
+                    AdviceMissed(
+                        regions=tuple(asked.question.region.id for asked in left), reason="nothing is recorded about it"
+                    )
+                )
                 continue
             fresh = prompt if len(left) == len(prompt.asked) else prompt_of([asked.question for asked in left])
-            self._waiting += 1
-            threading.Thread(target=self._ask, args=(self._asks, fresh), daemon=True, name="adviser").start()
+            self.waiting += 1
+            threading.Thread(target=self._ask, args=(self.asks, fresh), daemon=True, name="adviser").start()
 
     def advice(self, region: str) -> Advice:
         """Return the current advice for a region; KeyError for a region outside the run."""
@@ -161,7 +159,7 @@ class Counsel:
     def wait(self, seconds: float) -> None:
         """Take answers until all have arrived, or until `seconds` have passed."""
         end = time.monotonic() + seconds
-        while self._waiting and (left := end - time.monotonic()) > 0:
+        while self.waiting and (left := end - time.monotonic()) > 0:
             try:
                 prompt, got = self._came.get(timeout=left)
             except queue.Empty:
@@ -174,16 +172,18 @@ class Counsel:
             claims = tuple(measured(claim, trials.get(region, ())) for claim in advice.claims)
             for before, now in zip(advice.claims, claims, strict=True):
                 if now.standing != before.standing:
-                    self._tell(Settled(region=region, claim=now))
+                    self._tell(ClaimSettled(region=region, claim=now))
             if claims != advice.claims:
                 self._now[region] = replace(advice, claims=claims)
 
     def close(self) -> None:
         """Take the answers that have arrived; later ones are dropped."""
         self.take()
-        if self._waiting:
-            self._tell(Missed(regions=(), reason=f"{self._waiting} requests were still open when the search ended"))
-            self._waiting = 0
+        if self.waiting:
+            self._tell(
+                AdviceMissed(regions=(), reason=f"{self.waiting} requests were still open when the search ended")
+            )
+            self.waiting = 0
 
     def _ask(self, asks: Asks, prompt: Prompt) -> None:
         try:
@@ -198,10 +198,10 @@ class Counsel:
         found = self._recalls.recall(asked) if self._recalls is not None else None
         if found is None:
             return False
-        advice = found.of(asked)
+        advice = found.reading.advice.get(question.region.id)
         if advice is None:
             self._tell(
-                Missed(
+                AdviceMissed(
                     regions=(question.region.id,),
                     reason="what is recorded says nothing about it",
                     refused=found.reading.refused,
@@ -212,18 +212,18 @@ class Counsel:
         return True
 
     def _took(self, prompt: Prompt, got: Answered | Unanswered | AgentCompileError) -> None:
-        self._waiting = max(self._waiting - 1, 0)
+        self.waiting = max(self.waiting - 1, 0)
         if isinstance(got, AgentCompileError):
             raise got
         if isinstance(got, Unanswered):
-            self._tell(Missed(regions=prompt.regions, reason=got.reason))
+            self._tell(AdviceMissed(regions=prompt.regions, reason=got.reason))
             return
         if self._keeps is not None:
             self._keeps.keep(got.exchange)
         reading: Reading = got.reading
         silent = tuple(region for region in prompt.regions if region not in reading.advice)
         if reading.refused or silent:
-            self._tell(Missed(regions=silent, reason="parts of an answer were refused", refused=reading.refused))
+            self._tell(AdviceMissed(regions=silent, reason="parts of an answer were refused", refused=reading.refused))
         for region, advice in reading.advice.items():
             self._hold(region, advice, got.exchange)
 
@@ -235,8 +235,7 @@ class Counsel:
             self._keeps.keep(exchange)
         self._exchanges[exchange.digest] = exchange
         self._now[region] = arranged(advice, first, question.candidates)
-        self._tell(Taken(region=region, advice=self._now[region], exchange=exchange.digest))
-
-
-def _regions(left: Sequence[Asked]) -> tuple[str, ...]:
-    return tuple(asked.question.region.id for asked in left)
+        now = self._now[region]
+        head = tuple(candidate.label for candidate in now.sorted(question.candidates)[:_HEAD])
+        ranked = replace(now, order=now.order[: len(now.rationales)])
+        self._tell(AdviceTaken(region=region, exchange=exchange.digest, advice=ranked, head=head))

@@ -17,7 +17,7 @@ from typing import Literal
 from agentcompile.advice.answer import AnswerError, Reading, answer_of, read_answer
 from agentcompile.advice.prompt import Asked, Prompt
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.advice import Advice, Usage
+from agentcompile.ir.advice import Usage
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import canonical, digest
 
@@ -37,7 +37,6 @@ class Exchange:
     keys: dict[str, str]
     """Key of each region's question, by the region's id in the prompt."""
     model: str
-    """Model name that was requested."""
     answered_by: str = ""
     """Model name that the server reported, or the name that whoever recorded the exchange gave."""
     rung: Rung
@@ -55,15 +54,11 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recalled:
-    """Advice from a recorded exchange."""
+class Answered:
+    """An exchange and the accepted part of its answer."""
 
-    reading: Reading
     exchange: Exchange
-
-    def of(self, asked: Asked) -> Advice | None:
-        """Return its advice about one region; None when it has none."""
-        return self.reading.advice.get(asked.question.region.id)
+    reading: Reading
 
 
 class Cassette:
@@ -91,7 +86,7 @@ class Cassette:
         """The exchanges by digest."""
         return {exchange.digest: exchange for exchange in self._by_key.values()}
 
-    def recall(self, asked: Asked) -> Recalled | None:
+    def recall(self, asked: Asked) -> Answered | None:
         """Return the recorded answer about one region; None when there is none."""
         exchange = self._by_key.get(asked.key)
         if exchange is None:
@@ -106,7 +101,7 @@ class Cassette:
             reading = read_answer(found, alone, exchange.model)
         except AnswerError:
             reading = Reading(advice={})
-        return Recalled(reading=reading, exchange=exchange)
+        return Answered(exchange=exchange, reading=reading)
 
     def keep(self, exchange: Exchange) -> None:
         """Write an exchange to the folder, whole or not at all.
@@ -177,6 +172,5 @@ def _read(path: Path) -> Exchange:
 
 
 def _is_of(item: object, ids: set[str]) -> bool:
-    """Return whether an item of an answer is about one of the regions `ids`."""
     name = item.get("region") if isinstance(item, dict) else None
     return isinstance(name, str) and name in ids

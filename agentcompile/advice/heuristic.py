@@ -11,8 +11,8 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from agentcompile.advice.roles import Role, in_bytes, role_of
 from agentcompile.backends import backend_of
 from agentcompile.ir.advice import Advice, Hint, Question, Risk
 from agentcompile.ir.graph import ITEM_BYTES
@@ -45,6 +45,18 @@ PREFETCH_BYTES = 4096
 CACHED_PREFETCH_BYTES = 2048
 """Best distance in bytes for the last-level cache, whose latency is a few times shorter."""
 VECTOR_BYTES = {"avx512f": 64, "avx2": 32, "neon": 16}
+
+Role = Literal["prefetch", "streams", "unroll", "split", "tile", "threads", "other"]
+"""The purpose of a template parameter."""
+NAMES: tuple[tuple[Role, re.Pattern[str]], ...] = (
+    ("prefetch", re.compile(r"AHEAD|PREFETCH|DISTANCE")),
+    ("split", re.compile(r"SPLIT|PARTS")),
+    ("threads", re.compile(r"THREADS|WORKERS")),
+    ("unroll", re.compile(r"UNROLL|VECS|VECTORS|CHAINS")),
+    ("streams", re.compile(r"STREAMS|TILES|ROWS")),
+    ("tile", re.compile(r"TILE|CHUNK|BLOCK|SLOTS")),
+)
+"""Patterns of parameter names; the first that matches decides the role."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +119,6 @@ def _spread(ranked: Sequence[tuple[float, Candidate]]) -> list[Candidate]:
 
 
 class _Machine:
-    """The facts of a question from which losses are computed."""
-
     def __init__(self, question: Question) -> None:
         self.target = question.target
         self.region = question.region
@@ -286,8 +296,24 @@ def _tile(param: Param, value: int, machine: _Machine) -> Loss:
     return Loss(share=share, reason=f"{param.name}={value} looks at {nbytes} bytes at a time")
 
 
+def role_of(param: Param) -> Role:
+    """Return the role of a parameter; `other` when its name matches no pattern, or a value of it is not a number."""
+    if not all(isinstance(value, int) for value in param.domain):
+        return "other"
+    return next((role for role, pattern in NAMES if pattern.search(param.name)), "other")
+
+
+def in_bytes(param: Param, value: int, line_bytes: int) -> int:
+    """Return a prefetch distance in bytes.
+
+    The value counts cache lines when the domain is at most 128 or the `about` line speaks of lines and not of bytes.
+    """
+    numbers = [number for number in param.domain if isinstance(number, int)]
+    lines = "line" in param.about and "byte" not in param.about
+    return value * line_bytes if lines or max(numbers) <= 128 else value
+
+
 def _sentence(losses: Iterable[Loss]) -> str:
-    """Return a sentence with what is expected to be right, what is expected to cost most, and the sum of the losses."""
     spoken = sorted(losses, key=lambda loss: loss.share)
     total = sum(loss.share for loss in spoken)
     text = "; ".join(loss.reason for loss in spoken[:3]) or "one way to run it"
@@ -297,7 +323,6 @@ def _sentence(losses: Iterable[Loss]) -> str:
 
 
 def _hints(order: list[Candidate], templates: Iterable[Template]) -> Iterator[Hint]:
-    """Yield a hint for each parameter: its values in the order in which the best candidates have them."""
     for template in templates:
         own = [dict(candidate.params) for candidate in order if candidate.template == template.id]
         for param in template.params:

@@ -158,7 +158,13 @@ def _region(asked: Asked) -> Json:
         "operators": [_operator(node) for node in body.nodes[:LISTED]],
         "reductions": [[quoted(op), quoted(name), extent] for op, name, extent in reductions(body, dict(region.dims))],
         "ports": [
-            [quoted(port.name), port.role, port.access, port.dtype, *[_extent(extent) for extent in port.shape]]
+            [
+                quoted(port.name),
+                port.role,
+                port.access,
+                port.dtype,
+                *(extent if isinstance(extent, int) else quoted(extent) for extent in port.shape),
+            ]
             for port in region.ports[:LISTED]
         ],
         "flops": cost.flops,
@@ -166,14 +172,14 @@ def _region(asked: Asked) -> Json:
         "weights_lie_in": question.residency,
         "roofline_floor_us": _rounded(question.floor_ns / 1e3),
         "templates": [_template(id, template) for id, template in asked.templates.items()],
-        "candidates": [_candidate(id, candidate, asked) for id, candidate in asked.candidates.items()],
+        "candidates": [[id, *_point(candidate, asked)] for id, candidate in asked.candidates.items()],
         "candidates_in_all": len(question.candidates),
         "trials": _history(asked),
     }
 
 
-def _extent(extent: int | str) -> Json:
-    return extent if isinstance(extent, int) else quoted(extent)
+def _plain(value: int | str) -> int | str:
+    return quoted(value) if isinstance(value, str) else value
 
 
 def _operator(node: Node) -> Json:
@@ -199,17 +205,13 @@ def _template(id: str, template: Template) -> Json:
 
 
 def _param(param: Param) -> Json:
-    values: list[Json] = [quoted(value) if isinstance(value, str) else value for value in param.domain]
+    values: list[Json] = [_plain(value) for value in param.domain]
     return {"param": quoted(param.name), "domain": values, "about": quoted(param.about, LINE)}
-
-
-def _candidate(id: str, candidate: Candidate, asked: Asked) -> Json:
-    return [id, *_point(candidate, asked)]
 
 
 def _point(candidate: Candidate, asked: Asked) -> list[Json]:
     template = next(name for name, one in asked.templates.items() if one.id == candidate.template)
-    return [template, *(quoted(value) if isinstance(value, str) else value for _, value in candidate.params)]
+    return [template, *(_plain(value) for _, value in candidate.params)]
 
 
 def _history(asked: Asked) -> list[Json]:

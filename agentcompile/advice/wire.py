@@ -10,16 +10,17 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
+from agentcompile.advice.claims import CLAIMS
 from agentcompile.advice.exchange import Rung
-from agentcompile.advice.schema import NAME, answer_schema
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.cleaning import clean, redacted
+from agentcompile.ir.digest import Json
 
 CONNECT_S = 1.5
 """Seconds in which a server must accept the connection, so that one that is down costs little."""
@@ -104,7 +105,7 @@ class OpenAIWire:
                 model=self._model,
                 messages=[{"role": "system", "content": ask.system}, {"role": "user", "content": ask.user}],
                 max_completion_tokens=ask.answer_tokens,
-                timeout=_timeout(openai, ask.timeout_s),
+                timeout=openai.Timeout(ask.timeout_s, connect=min(CONNECT_S, ask.timeout_s)),
                 extra_headers={"accept-encoding": "identity"},
                 **_format(ask.rung),
             )
@@ -147,11 +148,7 @@ class OpenAIWire:
             return self._client
 
     def _bound(self, response: Any) -> None:
-        """Limit the size and time of a response: an HTTP hook that runs before the body is read.
-
-        Raises:
-            WireError: the response is compressed, which was not requested.
-        """
+        """Limit the size and time of a response: an HTTP hook that runs before the body is read."""  # noqa: DOC501
         if response.headers.get("content-encoding", "identity") != "identity":
             raise WireError("a compressed response, which was not asked for")
         response.stream = _bounded(response.stream, self._end.at)
@@ -202,7 +199,7 @@ def needs_openai() -> None:
 def _format(rung: Rung) -> dict[str, Any]:
     match rung:
         case "json_schema":
-            schema = {"name": NAME, "strict": True, "schema": answer_schema()}
+            schema = {"name": "advice", "strict": True, "schema": answer_schema()}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
         case "json_object":
             return {"response_format": {"type": "json_object"}}
@@ -210,12 +207,52 @@ def _format(rung: Rung) -> dict[str, Any]:
             return {}
 
 
-def _timeout(openai: Any, timeout_s: float) -> Any:
-    return openai.Timeout(timeout_s, connect=min(CONNECT_S, timeout_s))
+def answer_schema() -> dict[str, Json]:
+    """Return the JSON schema of one answer.
+
+    All fields are required, optional values are nullable, and no number or length is limited: servers that decode by a
+    schema have that subset in common. `answer.py` checks every limit and trusts no schema.
+    """
+    text: Json = {"type": "string"}
+    label = _object({"text": text, "rationale": text})
+    ranked = _object({"candidate": text, "rationale": text})
+    value: Json = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+    hint = _object({"template": text, "param": text, "values": _list(value), "rationale": text})
+    region = _object(
+        {
+            "region": text,
+            "label": label,
+            "claims": _list(_claim(row.says for row in CLAIMS if row.topic == "semantic")),
+            "ranking": _list(ranked),
+            "hints": _list(hint),
+            "risks": _list(_claim(row.says for row in CLAIMS if row.topic != "semantic")),
+        }
+    )
+    return _object({"regions": _list(region)})
+
+
+def _claim(says: Iterable[str]) -> Json:
+    nullable: Json = {"type": ["string", "null"]}
+    text: Json = {"type": "string"}
+    return _object(
+        {"says": {"type": "string", "enum": [*says]}, "template": nullable, "value": nullable, "rationale": text}
+    )
+
+
+def _list(items: Json) -> Json:
+    return {"type": "array", "items": items}
+
+
+def _object(properties: dict[str, Json]) -> dict[str, Json]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
 
 
 def _bounded(stream: Any, end: float) -> Any:
-    """Return a stream of a body's chunks that raises `WireError` beyond a size, or after the time `end`."""
     import httpx2
 
     class Bounded(httpx2.SyncByteStream):

@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses import fake_tensor
 
 from agentcompile.capture import module as in_memory
 from agentcompile.capture.exporting import Program, export, normalise
 from agentcompile.capture.layout import TOKENS
 from agentcompile.capture.naming import stored_names
-from agentcompile.capture.shapes import fault
 from agentcompile.capture.structure import judge
 from agentcompile.checkpoint import Checkpoint, read_json
 from agentcompile.checkpoint.numbers import check_context, check_stops
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import DType, Graph
 from agentcompile.ir.model import ModelInfo, State
-from agentcompile.ops.reference import DTYPES
+from agentcompile.ops.reference import DTYPES, Interpreter
 
 LENGTHS = (2, 13)
 """Prompt lengths, in tokens, at which a prefill graph is checked; the graph was traced with other lengths."""
@@ -159,18 +159,13 @@ def _info(
 
 
 def _finish(info: ModelInfo, program: Program, checkpoint: Checkpoint) -> Captured:
-    """Normalise both phases and check every weight they read against the checkpoint.
-
-    Raises:
-        AgentCompileError: the decode graph does not run on one token, or a weight differs from the checkpoint's.
-    """
     constants: dict[str, torch.Tensor] = {}
     decode = normalise(program, 1, constants)
-    if why := fault(decode, 1):
+    if why := _fault(decode, 1):
         text = f"{info.architecture}: cannot be captured: its graph does not run on one token: {why}"
         raise AgentCompileError(text, hint="use a decoder-only transformer, such as Llama, Qwen3 or Mistral")
     prefill = decode if program.fixed else normalise(program, TOKENS, constants)
-    if program.fixed or any(fault(prefill, min(tokens, info.context)) for tokens in LENGTHS):
+    if program.fixed or any(_fault(prefill, min(tokens, info.context)) for tokens in LENGTHS):
         note = "prefill takes one token at a time: the decoder cannot be traced for a symbolic number of tokens"
         prefill = replace(decode, phase="prefill", outputs=decode.outputs[:1], notes=(*decode.notes, note))
     for graph in (decode, prefill):
@@ -180,12 +175,33 @@ def _finish(info: ModelInfo, program: Program, checkpoint: Checkpoint) -> Captur
     return Captured(info=info, decode=decode, prefill=prefill, constants=constants, checkpoint=checkpoint.path)
 
 
-def _dtype(checkpoint: Checkpoint) -> DType:
-    """Return the dtype of most stored values.
+def _fault(graph: Graph, tokens: int) -> str:
+    """Return why `graph` cannot run on `tokens` tokens; empty when it can, or when shapes alone cannot tell."""
+    table = graph.table()
+    positions = torch.arange(tokens)  # real, because an operator may read the positions
+    try:
+        with fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+            bound = {
+                name: torch.zeros(
+                    [tokens if isinstance(extent, str) else extent for extent in table[name].shape],
+                    dtype=DTYPES[table[name].dtype],
+                )
+                for name in graph.inputs
+            }
+            bound["positions"] = positions
+            logits = Interpreter(graph)(bound)["logits"]
+    except (
+        fake_tensor.DataDependentOutputException,
+        fake_tensor.DynamicOutputShapeException,
+        fake_tensor.UnsupportedFakeTensorException,
+    ):
+        return ""
+    except Exception as error:  # noqa: BLE001 - whatever an operator says of shapes that do not fit
+        return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return "" if logits.numel() == logits.shape[-1] else f"logits of {list(logits.shape)} for the last token"
 
-    Raises:
-        AgentCompileError: a model cannot have that dtype.
-    """
+
+def _dtype(checkpoint: Checkpoint) -> DType:
     kind = checkpoint.element_type()
     if kind not in FLOATS:
         raise AgentCompileError(

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agentcompile.capture import idioms
-from agentcompile.capture.handles import Handle, Pos
 from agentcompile.capture.layout import dense
+from agentcompile.capture.positional import Handle, Pos
 from agentcompile.capture.terms import Edge, Pool, of, operands, uncast
 
 if TYPE_CHECKING:
@@ -168,7 +168,6 @@ def explicit(imp: Importer, weights: Edge, v: Edge) -> Edge | None:
 
 
 def _masked(imp: Importer, scores: Edge) -> tuple[Edge, int] | None:
-    """Return the scores without their mask, and the mask's window; None when there is no such mask."""
     args = operands(scores)
     if scores.term.op == "add" and args:
         for value, mask in (args, args[::-1]):
@@ -183,7 +182,6 @@ def _masked(imp: Importer, scores: Edge) -> tuple[Edge, int] | None:
 
 
 def _scaled(edge: Edge) -> tuple[Edge, float]:
-    """Return an edge without its scalar factor, and the factor."""
     factor = 1.0
     while edge.term.op == "mul_scalar":
         value = edge.term.attr("value")

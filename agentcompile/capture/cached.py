@@ -111,11 +111,6 @@ def save_module(model: torch.nn.Module, directory: Path, context: int) -> None:
 
 
 def _beside(path: Path, context: int) -> Captured:
-    """Return the graphs that `save_module` saved in the directory at `path`.
-
-    Raises:
-        AgentCompileError: the files are damaged, or they were captured for another context.
-    """
     from safetensors.torch import load_file
 
     from agentcompile.capture import Captured
@@ -189,10 +184,7 @@ def _weights(checkpoint: Checkpoint, used: Collection[str], hashes: Path) -> str
     """Return the digest of the weights; the same reading looks for NaN and infinity.
 
     File hashes are cached, because hashing gigabytes takes seconds.
-
-    Raises:
-        AgentCompileError: a tensor in `used` holds NaN or infinity; the message names the first one.
-    """
+    """  # noqa: DOC501
     known: dict[str, str] = {}
     with contextlib.suppress(OSError, ValueError):
         loaded = json.loads(hashes.read_text(encoding="utf-8"))

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from agentcompile.ir.graph import TOKENS, Attr, Dim, Graph, Node, Use, Value
+from agentcompile.ir.graph import TOKENS, Attr, Dim, Graph, Node, Use
 
 _TEMPLATE = "template"
 """The attribute that holds the arguments of an operator kept by its ATen name, as JSON."""
@@ -37,7 +37,9 @@ def at_tokens(graph: Graph, tokens: int) -> Graph:
         raise NotBindableError(f"the graph takes {own} tokens at a time, not {tokens}")
     return replace(
         graph,
-        values=tuple(_value(value, tokens) for value in graph.values),
+        values=tuple(
+            replace(value, shape=_dims(value.shape, tokens, value.name or value.id)) for value in graph.values
+        ),
         nodes=tuple(_node(node, tokens) for node in graph.nodes),
         outputs=tuple((name, _use(use, tokens, name)) for name, use in graph.outputs),
     )
@@ -58,10 +60,6 @@ def _dims(dims: Sequence[Dim], tokens: int, where: str) -> tuple[int, ...]:
     if unknown is not None:
         raise NotBindableError(f"{where} has the extent {unknown!r}, which is not the number of tokens")
     return tuple(dim if isinstance(dim, int) else tokens for dim in dims)
-
-
-def _value(value: Value, tokens: int) -> Value:
-    return replace(value, shape=_dims(value.shape, tokens, value.name or value.id))
 
 
 def _node(node: Node, tokens: int) -> Node:

@@ -33,11 +33,6 @@ TABLE_ELEMENTS = 1 << 28
 
 
 def _aten(term: Term) -> tuple[str, list[object]]:
-    """Return the ATen operator and argument template of a term that has no normalised name.
-
-    Raises:
-        AssertionError: the operator is not one that capture makes.
-    """
     match term.op:
         case "mean_last":
             return "aten.mean.dim", [X, [-1], True]
@@ -198,11 +193,7 @@ class Emitter:
         return self._node("position_table", (positions, Use(value=constant)), [(shape, dtype)], (), None)[0]
 
     def _loose(self, term: Term) -> str:
-        """Return a position-only value that no table can hold, computed at every step by its own operators.
-
-        Raises:
-            AgentCompileError: the value needs a view or another shape.
-        """
+        """Return a position-only value that no table can hold, computed at every step by its own operators."""  # noqa: DOC501
         node, _ = self.imp.tables[term.name.partition("|")[0]]
         made = self.imp.inline(node)
         inner = self._use(made)
@@ -241,11 +232,7 @@ def _bytes_digest(value: torch.Tensor) -> str:
 
 
 def _ordered(roots: list[Term]) -> list[Term]:
-    """Return the live terms in depth-first order: operands first, and the readers of a buffer before its writer.
-
-    Raises:
-        AgentCompileError: a state is read after it is overwritten, and the write depends on the read.
-    """
+    """Return the live terms in depth-first order: operands first, and the readers of a buffer before its writer."""  # noqa: DOC501
     live, stack = dict[int, Term](), list(roots)
     while stack:
         term = stack.pop()

@@ -224,7 +224,6 @@ def _rope_full(pool: Pool, plain: Edge, rotated: Edge, dtype: DType) -> Edge | N
 
 
 def _by_table(edge: Edge) -> tuple[Edge | None, Edge | None]:
-    """Return the operands of a product with a position table as (value, table); (None, None) for any other product."""
     if edge.term.op != "mul" or not (args := operands(edge)):
         return None, None
     a, b = args
@@ -297,7 +296,6 @@ def _rope_halves(pool: Pool, first: Edge, second: Edge, dtype: DType) -> Edge | 
 
 
 def _whole(low: Edge, high: Edge) -> Edge | None:
-    """Return the edge whose last axis has `low` and `high` as its halves; None when there is none."""
     if low.term is not high.term or low.index != high.index or low.shape != high.shape:
         return None
     half = low.shape[-1]
@@ -310,7 +308,6 @@ def _whole(low: Edge, high: Edge) -> Edge | None:
 
 
 def _doubled(pool: Pool, table: Edge) -> Edge:
-    """Return the full-width table that repeats a half-width table."""
     if not table.layout.is_order_kept(table.base):
         return table
     _, tokens, width = table.base

@@ -19,9 +19,8 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from agentcompile.capture import attention, operators
-from agentcompile.capture.handles import Handle, Pos
 from agentcompile.capture.layout import TOKENS, Inexpressible, Shape, dense
-from agentcompile.capture.positional import Positional, extent, packet, shape_only
+from agentcompile.capture.positional import Handle, Pos, Positional, extent, packet, shape_only
 from agentcompile.capture.terms import Edge, Pool, inverse, of
 from agentcompile.capture.views import ALIASES, VIEWS
 from agentcompile.errors import AgentCompileError
@@ -300,11 +299,6 @@ class Importer:
 
 
 def _overload(node: fx.Node) -> Any:
-    """Return the functional overload of a node's operator.
-
-    Raises:
-        AgentCompileError: the operator writes in place and has no functional form.
-    """
     target: Any = node.target
     name = target._schema.name.split("::")[1]
     if name.endswith("_") and not name.startswith("_"):
@@ -319,14 +313,12 @@ def _overload(node: fx.Node) -> Any:
 
 
 def _aliases(node: fx.Node) -> bool:
-    """Return whether the example output shares its storage with the first operand."""
     first: Any = node.args[0]
     made, given = node.meta["val"], first.meta["val"]
     return bool(made.untyped_storage()._cdata == given.untyped_storage()._cdata)
 
 
 def _where(node: fx.Node, prefix: str) -> tuple[str, str]:
-    """Return an operator's module path and source line (file name and number), for messages."""
     stack = node.meta.get("nn_module_stack") or {}
     path = str(next(reversed(stack.values()))[0]) if stack else ""
     path = path.removeprefix(prefix).removeprefix(".")

@@ -185,11 +185,7 @@ def chain(layout: Layout, base: Shape) -> tuple[View, ...]:
 
 
 def _extents(layout: Layout, base: Shape, slots: Sequence[Atom]) -> list[tuple[int, int, int, Atom | None]]:
-    """Return dimensions (extent, start, count, slot) of the base that make every slot one dimension, outermost first.
-
-    Raises:
-        Inexpressible: the atoms overlap.
-    """
+    """Return dimensions (extent, start, count, slot) of the base, outermost first, that make every slot one of them."""  # noqa: DOC501
     previous, out = math.prod(base), list[tuple[int, int, int, Atom | None]]()
     for size, stride in sorted((slot for slot in slots if slot[1]), key=lambda slot: -slot[1]):
         extent, ragged = divmod(previous, stride)

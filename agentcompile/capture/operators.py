@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from agentcompile.capture import attention, idioms
-from agentcompile.capture.handles import Pos
 from agentcompile.capture.layout import Inexpressible, Layout, chain
+from agentcompile.capture.positional import Pos
 from agentcompile.capture.terms import Edge, Pool
 from agentcompile.errors import AgentCompileError
 
@@ -65,24 +66,16 @@ def number(imp: Importer, value: Any) -> float | None:
     return None
 
 
-def _add(imp: Importer, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Edge | None:
-    return _linear_sum(imp, node, a, b, float(alpha))
-
-
-def _sub(imp: Importer, node: Any, a: Any, b: Any, *, alpha: Any = 1) -> Edge | None:
-    return _linear_sum(imp, node, a, b, -float(alpha))
-
-
-def _linear_sum(imp: Importer, node: Any, a: Any, b: Any, sign: float) -> Edge | None:
-    dtype = imp.dtype(node.meta["val"])
+def _sum_of(imp: Importer, node: Any, a: Any, b: Any, *, alpha: Any = 1, sign: int) -> Edge | None:
+    dtype, factor = imp.dtype(node.meta["val"]), sign * float(alpha)
     left, right = number(imp, a), number(imp, b)
     if right is not None:
-        return idioms.scalar(imp.pool, "add", imp.edge(a), sign * right, dtype)
-    if left is not None and sign == 1:
+        return idioms.scalar(imp.pool, "add", imp.edge(a), factor * right, dtype)
+    if left is not None and factor == 1:
         return idioms.scalar(imp.pool, "add", imp.edge(b), left, dtype)
-    if sign not in (1, -1) or left is not None:
+    if factor not in (1, -1) or left is not None:
         return None
-    make = idioms.add if sign == 1 else idioms.sub
+    make = idioms.add if factor == 1 else idioms.sub
     return make(imp.pool, imp.edge(a), imp.edge(b), dtype)
 
 
@@ -110,19 +103,11 @@ def _div(imp: Importer, node: Any, a: Any, b: Any, **kwargs: Any) -> Edge | None
     return idioms.div(imp.pool, imp.edge(a), imp.edge(b), dtype)
 
 
-def _reciprocal(imp: Importer, node: Any, x: Any) -> Edge | None:
-    return _div(imp, node, 1.0, x)
-
-
 def _pow(imp: Importer, node: Any, x: Any, exponent: Any) -> Edge | None:
     value = number(imp, exponent)
     if value not in (2.0, 0.5, -0.5) or number(imp, x) is not None:
         return None
     return idioms.scalar(imp.pool, "pow", imp.edge(x), value, imp.dtype(node.meta["val"]))
-
-
-def _square(imp: Importer, node: Any, x: Any) -> Edge:
-    return imp.pool.unary("square", imp.edge(x))
 
 
 def _last(axes: Any, rank: int) -> bool:
@@ -215,14 +200,9 @@ def _argmax(imp: Importer, node: Any, x: Any, axis: Any = None, keepdim: bool = 
 
 
 def _copy(imp: Importer, node: Any, target: Any, source: Any, non_blocking: bool = False) -> Edge:
-    """Return the functional form of `copy_`: the source in the target's dtype and shape."""
     to = imp.edge(target)
     edge = idioms.cast(imp.pool, imp.edge(source), to.dtype)
     return edge if edge.shape == to.shape else edge.expand(to.shape)
-
-
-def _masked_fill(imp: Importer, node: Any, scores: Any, mask: Any, value: Any) -> Edge | None:
-    return _masked(imp, node, scores, mask, value, keeps=False)
 
 
 def _where(imp: Importer, node: Any, mask: Any, a: Any, b: Any) -> Edge | None:
@@ -232,7 +212,6 @@ def _where(imp: Importer, node: Any, mask: Any, a: Any, b: Any) -> Edge | None:
 
 
 def _masked(imp: Importer, node: Any, scores: Any, mask: Any, value: Any, *, keeps: bool) -> Edge | None:
-    """Fill scores with a number where the mask is True (with `keeps`: where it is False)."""
     fill = number(imp, value)
     if fill is None or number(imp, scores) is not None:
         return None
@@ -265,42 +244,29 @@ def _einsum(imp: Importer, node: Any, equation: str, parts: Sequence[Any], **__:
 
 
 COMPUTE: dict[str, Callable[..., Any]] = {
-    "to": _cast,
-    "_to_copy": _cast,
-    "type_as": _cast,
-    "float": _cast,
+    **dict.fromkeys(("to", "_to_copy", "type_as", "float"), _cast),
+    **{op: _unary(op) for op in ("silu", "sigmoid", "tanh", "relu", "neg", "rsqrt", "sqrt", "square")},
     "dropout": _dropout,
-    "silu": _unary("silu"),
-    "sigmoid": _unary("sigmoid"),
-    "tanh": _unary("tanh"),
-    "relu": _unary("relu"),
-    "neg": _unary("neg"),
-    "rsqrt": _unary("rsqrt"),
-    "sqrt": _unary("sqrt"),
     "gelu": _gelu,
-    "add": _add,
-    "sub": _sub,
+    "add": partial(_sum_of, sign=1),
+    "sub": partial(_sum_of, sign=-1),
     "mul": _mul,
     "div": _div,
-    "reciprocal": _reciprocal,
+    "reciprocal": lambda imp, node, x: _div(imp, node, 1.0, x),
     "pow": _pow,
-    "square": _square,
     "mean": _mean,
     "sum": _sum,
     "linear": _linear,
-    "matmul": _matmul,
-    "mm": _matmul,
-    "bmm": _matmul,
+    **dict.fromkeys(("matmul", "mm", "bmm"), _matmul),
     "addmm": _addmm,
     "embedding": _embedding,
     "index": _index,
     "rms_norm": _rms_norm,
     "cat": _cat,
-    "softmax": _softmax,
-    "_softmax": _softmax,
+    **dict.fromkeys(("softmax", "_softmax"), _softmax),
     "argmax": _argmax,
     "copy": _copy,
-    "masked_fill": _masked_fill,
+    "masked_fill": partial(_masked, keeps=False),
     "where": _where,
     "einsum": _einsum,
 }

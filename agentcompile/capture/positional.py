@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch.fx.node import map_arg
 
+from agentcompile.capture.layout import Layout
 from agentcompile.errors import AgentCompileError
 
 Node = fx.Node
@@ -29,6 +30,23 @@ SHAPE_ONLY = {
     **dict.fromkeys(("new_zeros", "new_ones", "new_full", "new_empty"), 0),
 }
 """Operators that read one argument for its shape and dtype only, with that argument's index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A view of a storage, whose content an in-place operator may replace."""
+
+    storage: int
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Pos:
+    """A node whose value depends on positions only, or on nothing."""
+
+    node: Node
+    moves: bool
+    """Whether the value depends on the positions; otherwise it is a constant."""
 
 
 def packet(node: Node) -> str:
@@ -65,7 +83,6 @@ def extent(value: Any, tokens: int) -> int:
 
 
 def _hashable(arguments: object) -> Hashable:
-    """Return a hashable form of arguments in which nodes stay themselves."""
     if isinstance(arguments, (tuple, list)):
         return tuple(_hashable(one) for one in arguments)
     if isinstance(arguments, dict):

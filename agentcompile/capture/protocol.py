@@ -37,7 +37,6 @@ class DecoderSpec:
     kv_heads: int
     head_dim: int
     eos: tuple[int, ...] = ()
-    """Token ids that end generation."""
 
 
 @runtime_checkable

@@ -39,6 +39,7 @@ def judge(model: nn.Module, mode: Any, path: Path) -> Caches:
         AgentCompileError: the model keeps anything but keys and values of one shape; the message is one sentence.
     """
     _declared(model, path)
+    who = f"{path}: {type(model).__name__}"
     given = _given(model, mode, path)
     config: Any = model.config
     layers = int(config.num_hidden_layers)
@@ -46,33 +47,29 @@ def judge(model: nn.Module, mode: Any, path: Path) -> Caches:
     if missing or len(given) != layers:
         said = f"layer {missing[0]} caches no keys and values" if missing else f"{len(given)} layers keep a cache"
         raise AgentCompileError(
-            f"{path}: {type(model).__name__}: {said} where {layers} layers are declared, which is not supported",
+            f"{who}: {said} where {layers} layers are declared, which is not supported",
             hint=DENSE,
         )
     shapes = sorted({shape for pair in given.values() for shape in pair})
     if len(shapes) > 1:
         said = " and ".join(f"{heads} heads of {width}" for heads, width in shapes)
         raise AgentCompileError(
-            f"{path}: {type(model).__name__}: keys and values of several shapes ({said}) are not supported",
+            f"{who}: keys and values of several shapes ({said}) are not supported",
             hint="use a model whose layers all cache keys and values of one width",
         )
     (kv_heads, head_dim) = shapes[0]
     heads = int(config.num_attention_heads)
     if heads % kv_heads:
         raise AgentCompileError(
-            f"{path}: {type(model).__name__}: {kv_heads} cached heads do not divide {heads} attention heads",
+            f"{who}: {kv_heads} cached heads do not divide {heads} attention heads",
             hint="every key-value head serves the same number of query heads",
         )
     return Caches(layers=layers, kv_heads=kv_heads, head_dim=head_dim)
 
 
 def _declared(model: nn.Module, path: Path) -> None:
-    """Check what the model's class, config and modules declare.
-
-    Raises:
-        AgentCompileError: they declare an encoder-decoder, experts, or a state that is no KV cache.
-    """
-    name, config = type(model).__name__, _text_config(model)
+    whole: Any = model.config
+    name, config = type(model).__name__, getattr(whole, "text_config", None) or whole
     if getattr(config, "is_encoder_decoder", False):
         raise AgentCompileError(f"{path}: {name}: encoder-decoder models are not supported", hint=DENSE)
     kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
@@ -90,17 +87,7 @@ def _declared(model: nn.Module, path: Path) -> None:
             raise AgentCompileError(text, hint="use a dense model")
 
 
-def _text_config(model: nn.Module) -> Any:
-    config: Any = model.config
-    return getattr(config, "text_config", None) or config
-
-
 def _given(model: nn.Module, mode: Any, path: Path) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
-    """Return (heads, width) of the keys and of the values that each layer passes to its cache.
-
-    Raises:
-        AgentCompileError: the model cannot be run on tokens and a KV cache, or it keeps another state.
-    """
     given: dict[int, tuple[tuple[int, int], tuple[int, int]]] = {}
     before = held(model)
     with mode, torch.no_grad():
@@ -176,5 +163,4 @@ def _recorder(given: dict[int, Any], path: Path, name: str) -> Any:
 
 
 def _shape(shape: Sequence[int]) -> tuple[int, int]:
-    """Return the heads and the width of keys or values [1, heads, T, width]."""
     return int(shape[1]), int(shape[3])

@@ -37,11 +37,7 @@ class Term:
     """A digest of the structure below without names; it orders the operands of commutative operators."""
 
     def attr(self, name: str) -> Attr:
-        """Return the attribute `name`.
-
-        Raises:
-            KeyError: the term has no such attribute.
-        """
+        """Return the attribute `name`."""
         return dict(self.attrs)[name]
 
 

@@ -13,26 +13,10 @@ ALIASES = frozenset(_ALIASES.split())
 """The views that always share their operand's storage."""
 
 
-def _reshape(layout: Layout, shape: Any, *_: Any, **__: Any) -> Layout:
-    return layout.reshape(shape)
-
-
-def _same(layout: Layout, shape: Any, *_: Any, **__: Any) -> Layout:
-    return layout
-
-
 def _transpose(layout: Layout, shape: Any, a: int, b: int) -> Layout:
     axes = list(range(len(layout.shape)))
     axes[a], axes[b] = axes[b], axes[a]
     return layout.permute(axes)
-
-
-def _t(layout: Layout, shape: Any) -> Layout:
-    return layout.permute(range(len(layout.shape) - 1, -1, -1))
-
-
-def _permute(layout: Layout, shape: Any, axes: Sequence[int]) -> Layout:
-    return layout.permute([axis % len(layout.shape) for axis in axes])
 
 
 def _movedim(layout: Layout, shape: Any, source: Any, target: Any) -> Layout:
@@ -41,10 +25,6 @@ def _movedim(layout: Layout, shape: Any, source: Any, target: Any) -> Layout:
     target = [t % rank for t in ([target] if isinstance(target, int) else target)]
     rest = iter(i for i in range(rank) if i not in source)
     return layout.permute([source[target.index(i)] if i in target else next(rest) for i in range(rank)])
-
-
-def _expand(layout: Layout, shape: Any, *_: Any, **__: Any) -> Layout:
-    return layout.expand(shape)
 
 
 def _clamp(value: int | None, extent: int, default: int) -> int:
@@ -69,10 +49,6 @@ def _select(layout: Layout, shape: Any, axis: int, index: int) -> Layout:
     return layout.select(axis, index % layout.shape[axis])
 
 
-def _narrow(layout: Layout, shape: Any, axis: int, start: int, length: int) -> Layout:
-    return _slice(layout, shape, axis, start, start + length)
-
-
 def _pieces(layout: Layout, sizes: Sequence[int], axis: int) -> list[Layout]:
     axis %= len(layout.shape)
     out, start = list[Layout](), 0
@@ -88,14 +64,6 @@ def _split(layout: Layout, fakes: Any, size: Any, axis: int = 0) -> list[Layout]
     return _pieces(layout, sizes, axis)
 
 
-def _chunk(layout: Layout, fakes: Any, chunks: int, axis: int = 0) -> list[Layout]:
-    return _split(layout, fakes, -(-layout.shape[axis] // chunks), axis)
-
-
-def _unbind(layout: Layout, fakes: Any, axis: int = 0) -> list[Layout]:
-    return [layout.select(axis % len(layout.shape), i) for i in range(layout.shape[axis])]
-
-
 def _repeat_interleave(layout: Layout, shape: Any, repeats: Any, axis: int | None = None, **_: Any) -> Layout:
     if axis is None or not isinstance(repeats, int):
         raise Inexpressible("repeat_interleave of a flat tensor")
@@ -105,36 +73,20 @@ def _repeat_interleave(layout: Layout, shape: Any, repeats: Any, axis: int | Non
     return wide.reshape(shape)
 
 
+_RESHAPES = "view reshape _unsafe_view flatten unflatten unsqueeze squeeze view_as reshape_as"
 VIEWS: dict[str, Callable[..., Layout | list[Layout]]] = {
-    "view": _reshape,
-    "reshape": _reshape,
-    "_unsafe_view": _reshape,
-    "flatten": _reshape,
-    "unflatten": _reshape,
-    "unsqueeze": _reshape,
-    "squeeze": _reshape,
-    "view_as": _reshape,
-    "reshape_as": _reshape,
-    "transpose": _transpose,
-    "swapaxes": _transpose,
-    "t": _t,
-    "numpy_T": _t,
-    "permute": _permute,
+    **dict.fromkeys(_RESHAPES.split(), lambda layout, shape, *_, **__: layout.reshape(shape)),
+    **dict.fromkeys(("transpose", "swapaxes"), _transpose),
+    **dict.fromkeys(("t", "numpy_T"), lambda layout, _: layout.permute(range(len(layout.shape) - 1, -1, -1))),
+    "permute": lambda layout, _, axes: layout.permute([axis % len(layout.shape) for axis in axes]),
     "movedim": _movedim,
-    "expand": _expand,
-    "expand_as": _expand,
-    "broadcast_to": _expand,
+    **dict.fromkeys(("expand", "expand_as", "broadcast_to"), lambda layout, shape, *_, **__: layout.expand(shape)),
     "slice": _slice,
     "select": _select,
-    "narrow": _narrow,
-    "split": _split,
-    "split_with_sizes": _split,
-    "chunk": _chunk,
-    "unbind": _unbind,
+    "narrow": lambda layout, shape, axis, start, length: _slice(layout, shape, axis, start, start + length),
+    **dict.fromkeys(("split", "split_with_sizes"), _split),
+    "chunk": lambda layout, fakes, chunks, axis=0: _split(layout, fakes, -(-layout.shape[axis] // chunks), axis),
+    "unbind": lambda layout, _, axis=0: [layout.select(axis % len(layout.shape), i) for i in range(layout.shape[axis])],
     "repeat_interleave": _repeat_interleave,
-    "contiguous": _same,
-    "clone": _same,
-    "detach": _same,
-    "alias": _same,
-    "lift_fresh_copy": _same,
+    **dict.fromkeys(("contiguous", "clone", "detach", "alias", "lift_fresh_copy"), lambda layout, *_, **__: layout),
 }

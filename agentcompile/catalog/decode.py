@@ -1,4 +1,4 @@
-"""Strict decoding of hand-written files: TOML or JSON text goes in, our dataclasses or one readable error come out.
+"""Strict decoding of hand-written files: TOML text goes in, our dataclasses or one readable error come out.
 
 Nothing is repaired: unknown keys, missing keys and values of the wrong type are refused with file, key and value, and a
 hint that says what is allowed. This is the only module that imports pydantic, and it does so on first use.
@@ -63,19 +63,6 @@ def from_toml(cls: type[T], text: str, *, file: str) -> T:
     return from_value(cls, data, file=file)
 
 
-def from_json(cls: type[T], text: str, *, file: str) -> T:
-    """Decode JSON text to the dataclass `cls`.
-
-    Raises:
-        AgentCompileError: the text is not JSON or does not fit `cls` (usage); it names `file`, key and value.
-    """
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise AgentCompileError(f"{file}: not JSON: {error}", hint="correct the syntax there") from error
-    return from_value(cls, data, file=file)
-
-
 def from_value(cls: type[T], data: object, *, file: str) -> T:
     """Decode tables, arrays and scalars, as a TOML or JSON reader gives them, to the dataclass `cls`.
 
@@ -118,11 +105,7 @@ def _adapter(cls: Hashable) -> TypeAdapter[Any]:
 
 
 def _refuse_what_json_lacks(data: object, path: str, file: str) -> None:
-    """Refuse dates, times, infinities and NaN, which TOML has and none of our files uses.
-
-    Raises:
-        AgentCompileError: such a value is in `data` (usage); it names `file` and key.
-    """
+    """Refuse dates, times, infinities and NaN, which TOML has and none of our files uses."""  # noqa: DOC501
     if isinstance(data, dict):
         for key, item in data.items():
             _refuse_what_json_lacks(item, f"{path}.{key}" if path else str(key), file)
@@ -171,7 +154,6 @@ def _descend(hint: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
 
 
 def _words(kind: str, loc: tuple[int | str, ...], value: object, hint: Any, ctx: dict[str, Any]) -> tuple[str, str]:
-    """Return what is wrong and what is allowed, from pydantic's kind of fault and the declared type."""
     if kind in UNKNOWN_KEY:
         return "unknown key", hint_of(str(loc[-1]), _keys(hint), what="allowed keys")
     if kind == "missing":

@@ -110,16 +110,10 @@ def load(roots: Sequence[Path], *, kinds: Mapping[str, KindFacts], layouts: Coll
 
 
 def _shown(path: Path, root: Path) -> str:
-    """Return a path for messages: it begins with the name of the root."""
     return f"{root.name}/{path.relative_to(root).as_posix()}"
 
 
 def _read(path: Path, root: Path, order: Sequence[Path]) -> Iterator[Template]:
-    """Yield the templates of one manifest, decoded but not yet checked for meaning.
-
-    Raises:
-        AgentCompileError: the manifest does not decode, or its kernel file does not exist (usage).
-    """  # noqa: DOC501
     file, folder = _shown(path, root), path.parent
     manifest = from_toml(Manifest, read_text(path, file=file), file=file)
     id, usual = folder.relative_to(root).as_posix(), KERNEL_FILES.get(manifest.language, "")
@@ -145,11 +139,7 @@ def _read(path: Path, root: Path, order: Sequence[Path]) -> Iterator[Template]:
 
 
 def _check_dtypes(manifest: Manifest, file: str) -> None:
-    """Refuse a table for a dtype that is not served, and a parameter in it that the manifest does not declare.
-
-    Raises:
-        AgentCompileError: there is one (usage).
-    """  # noqa: DOC501
+    """Refuse a table for a dtype that is not served, and a parameter in it that the manifest does not declare."""  # noqa: DOC501
     for name, own in manifest.dtype.items():
         if name not in manifest.dtypes:
             raise refuse(file, f"dtype.{name}", "it is none of its dtypes", hint_of(name, manifest.dtypes))
@@ -160,11 +150,7 @@ def _check_dtypes(manifest: Manifest, file: str) -> None:
 
 
 def _check_kernels(manifest: Manifest, names: Sequence[str], folder: Path, file: str) -> None:
-    """Refuse names that are not a kernel file of the language, and kernel files in the folder that nothing names.
-
-    Raises:
-        AgentCompileError: there is one (usage).
-    """  # noqa: DOC501
+    """Refuse names that are not a kernel file of the language, and kernel files in the folder that nothing names."""  # noqa: DOC501
     usual = KERNEL_FILES.get(manifest.language, "")
     own = {f"dtype.{name}.kernel": table.kernel for name, table in manifest.dtype.items()}
     for key, name in {"kernel": manifest.kernel, **own}.items():
@@ -188,11 +174,7 @@ def _source(path: Path, root: Path) -> str:
 
 
 def _include(text: str, file: str, order: Sequence[Path], includes: dict[str, str]) -> None:
-    """Collect the shared texts that `text` includes into `includes`, depth first, each once.
-
-    Raises:
-        AgentCompileError: an included file does not exist (usage).
-    """  # noqa: DOC501
+    """Collect the shared texts that `text` includes into `includes`, depth first, each once."""  # noqa: DOC501
     for match in QUOTED_INCLUDE.finditer(text):
         name = match[1]
         if name in includes:

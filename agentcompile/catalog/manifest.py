@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from agentcompile.ir.graph import Phase
 from agentcompile.ir.template import Accumulation, Language, Launch, Param, ParamValue, Template, Workspace
@@ -123,33 +123,26 @@ class Manifest:
 
     def template(self, *, id: str, source_name: str, source: str, includes: tuple[tuple[str, str], ...]) -> Template:
         """Return the same facts as a `Template`, together with the texts of the files beside the manifest."""
+        same = (
+            "region", "language", "about", "dtypes", "arch", "phases", "tokens", "requires", "rounds", "accumulation",
+            "deterministic", "call",
+        )  # fmt: skip
         return Template(
             id=id,
-            region=self.region,
-            language=self.language,
-            about=self.about,
-            dtypes=self.dtypes,
-            arch=self.arch,
-            phases=self.phases,
-            tokens=self.tokens,
             layouts=tuple(sorted(self.layouts.items())),
-            requires=self.requires,
             params=tuple(
                 Param(name=name, domain=param.domain, default=param.default, about=param.about)
                 for name, param in self.params.items()
             ),
-            rounds=self.rounds,
-            accumulation=self.accumulation,
-            deterministic=self.deterministic,
             workspaces=tuple(
                 Workspace(name=space.name, dtype=space.dtype, count=str(space.count), initial=space.initial)
                 for space in self.workspaces
             ),
             launches=tuple(_launch(launch) for launch in self.launch),
-            call=self.call,
             source_name=source_name,
             source=source,
             includes=includes,
+            **{name: getattr(self, name) for name in same},
         )
 
 
@@ -161,16 +154,10 @@ def _param(common: ManifestParam, own: ManifestDTypeParam | None) -> ManifestPar
 
 
 def _launch(launch: ManifestLaunch) -> Launch:
+    same = ("entry", "arguments", "cooperative", "pdl", "early", "in_place", "pitched")
+    geometry: dict[str, Any] = {name: tuple(map(str, getattr(launch, name))) for name in ("grid", "block", "cluster")}
     return Launch(
-        entry=launch.entry,
-        arguments=launch.arguments,
-        grid=tuple(str(extent) for extent in launch.grid),
-        block=tuple(str(extent) for extent in launch.block),
         shared_bytes=str(launch.shared_bytes),
-        cooperative=launch.cooperative,
-        cluster=tuple(str(extent) for extent in launch.cluster),
-        pdl=launch.pdl,
-        early=launch.early,
-        in_place=launch.in_place,
-        pitched=launch.pitched,
+        **geometry,
+        **{name: getattr(launch, name) for name in same},
     )

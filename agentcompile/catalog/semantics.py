@@ -296,7 +296,6 @@ def _pitched(template: Template, launch: Launch, beside: Beside, key: str) -> It
 
 
 def _role(name: str, launch: Launch, beside: Beside) -> str:
-    """Return the role of a port that the launch passes; empty for any other name."""
     port = beside.kind.port(name)
     return port.role if port is not None and name in launch.arguments else ""
 

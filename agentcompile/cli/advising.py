@@ -83,7 +83,6 @@ def advise(
 
 
 def _trials(options: Options, run: str) -> tuple[Trial, ...]:
-    """Return the trials of a run; none when `run` is empty."""
     if not run:
         return ()
     return tuple(RunDirectory.open(Path(run) if Path(run).is_dir() else options.runs / run).state().trials)

@@ -11,7 +11,7 @@ from agentcompile.cli.exits import recorded
 from agentcompile.cli.flow import REAL, Flow
 from agentcompile.cli.render import Reporter, Screen, tee
 from agentcompile.cli.reviewing import goes_on, to_decide, undecided
-from agentcompile.control import steered
+from agentcompile.control.desk import steered
 from agentcompile.control.review import open_items
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -79,11 +79,7 @@ def _compiled(
     run: session.RunDirectory,
     screen: Screen,
 ) -> None:
-    """Run the flow; where the lock waits for a person, say what is open and which commands continue.
-
-    Raises:
-        AgentCompileError: the flow failed, or the lock waits for a person (undecided, exit 7).
-    """  # noqa: DOC501
+    """Run the flow; where the lock waits for a person, say what is open and which commands continue."""  # noqa: DOC501
     try:
         flow.compile(options, emit, begun.trials, steering)
     except AgentCompileError as error:
@@ -147,11 +143,7 @@ def _new(options: Options) -> session.RunDirectory:
 
 
 def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirectory:
-    """Return the run to resume: the one that was named, or the newest that has not finished.
-
-    Raises:
-        AgentCompileError: there is no such run (usage).
-    """
+    """Return the run to resume: the one that was named, or the newest that has not finished."""  # noqa: DOC501
     if options.run_dir:
         return session.RunDirectory.open(Path(options.run_dir))
     for path in reversed(session.runs_in(options.runs)):
@@ -181,11 +173,7 @@ def stored_options(run: session.RunDirectory) -> Options:
 
 
 def _same(stored: Options, asked: Options, flags: Mapping[str, object]) -> Options:
-    """Return the run's own options; a flag that differs is refused, because the trials were made with the old value.
-
-    Raises:
-        AgentCompileError: a flag differs from the run's option (usage).
-    """
+    """Return the run's own options; a flag that differs is refused, because the trials were made with the old value."""  # noqa: DOC501
     for name, value in flags.items():
         if value is not None and name not in ("run_dir", "review") and getattr(asked, name) != getattr(stored, name):
             key = name.replace("_", "-")

@@ -9,7 +9,7 @@ from pathlib import Path
 from agentcompile.cli.looking import chosen
 from agentcompile.cli.render import Screen
 from agentcompile.cli.reviewing import SHORT, to_decide
-from agentcompile.control import (
+from agentcompile.control.commands import (
     Approve,
     ApproveSafe,
     Cancel,
@@ -22,8 +22,8 @@ from agentcompile.control import (
     Rerun,
     Resume,
     Undo,
-    deliver,
 )
+from agentcompile.control.desk import deliver
 from agentcompile.control.review import items
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
@@ -74,11 +74,6 @@ def decide(flags: Mapping[str, object], name: str, asked: Asked, *, screen: Scre
 
 
 def _command(state: State, run: Path, asked: Asked) -> Command | None:
-    """Return the one command that the flags ask for; None when they ask for none.
-
-    Raises:
-        AgentCompileError: the flags ask for two actions, or for an incomplete one (usage).
-    """
     given = _given(asked)
     if len(given) > 1:
         raise AgentCompileError(f"{' and '.join(given)}: one action a call", hint="call decide once for each")
@@ -111,21 +106,8 @@ def _command(state: State, run: Path, asked: Asked) -> Command | None:
 
 
 def _given(asked: Asked) -> list[str]:
-    """Return the flags of the actions that were asked for, as they are written."""
-    flags = {
-        "--approve": asked.approve,
-        "--reject": asked.reject,
-        "--use": asked.use,
-        "--undo": asked.undo,
-        "--approve-safe": asked.approve_safe,
-        "--reject-rest": asked.reject_rest,
-        "--pause": asked.pause,
-        "--continue": asked.go_on,
-        "--cancel": asked.cancel,
-        "--rerun": asked.rerun,
-        "--edit": asked.edit,
-    }
-    return [flag for flag, value in flags.items() if value]
+    actions = [name for name in Asked.__slots__ if name not in ("region", "reason", "params") and getattr(asked, name)]
+    return ["--continue" if name == "go_on" else f"--{name.replace('_', '-')}" for name in actions]
 
 
 def _on_region(state: State, run: Path, asked: Asked) -> Command:
@@ -143,11 +125,6 @@ def _on_region(state: State, run: Path, asked: Asked) -> Command:
 
 
 def _region(state: State, run: Path, name: str) -> RegionProgress:
-    """Return the one region that has this name, this kind, or an id that starts so.
-
-    Raises:
-        AgentCompileError: no region matches, or several do (usage).
-    """
     exact = [row for row in state.rows if name in (row.name, row.region)]
     found = exact or [row for row in state.rows if row.kind == name or row.region.startswith(name)]
     planned = {item.region for item in items(state)}
@@ -162,11 +139,6 @@ def _region(state: State, run: Path, name: str) -> RegionProgress:
 
 
 def _candidate(state: State, name: str, flag: str, region: str = "") -> str:
-    """Return the id of the one candidate that has this label, or an id that starts so.
-
-    Raises:
-        AgentCompileError: no candidate matches, or several do (usage).
-    """
     known: dict[str, str] = {id: label for row in state.rows for id, label in row.under_way}
     known |= {point.id: point.label for point in _points(state) if region in ("", point.region)}
     found = [id for id, label in known.items() if name in (id, label)] or [id for id in known if id.startswith(name)]
@@ -186,11 +158,6 @@ def _points(state: State) -> Sequence[Candidate]:
 
 
 def _edited(state: State, id: str, params: Sequence[str]) -> Params:
-    """Return the parameters of an evaluated candidate with some changed.
-
-    Raises:
-        AgentCompileError: it was not evaluated yet, nothing changes, or a text is not NAME=VALUE (usage).
-    """
     base = next((point for point in _points(state) if point.id == id), None)
     if base is None:
         raise AgentCompileError(f"--edit: {id[:SHORT]} was not judged yet", hint="wait for its verdict")

@@ -33,7 +33,7 @@ _EXTRA = "pip install 'agentcompile[cuda]'"
 _TORCH_WHEELS = "https://download.pytorch.org/whl/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DoctorCheck:
     """One fact; the remedy says what to do about a state that is not ok."""
 
@@ -42,7 +42,6 @@ class DoctorCheck:
     value: str
     remedy: str = ""
     target: Literal["any", "cuda"] = "any"
-    """The targets that need this fact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,6 @@ class Cuda:
     """The CUDA version that PyTorch was built for; None for a build without CUDA."""
     torch_sees: bool = False
     torch_said: str = ""
-    """The warning that PyTorch gave while it looked for a device."""
     visible: str | None = None
     """The value of `CUDA_VISIBLE_DEVICES`; None when it is not set."""
     triton: str = ""
@@ -84,43 +82,38 @@ def doctor(
 
 
 def _software() -> list[DoctorCheck]:
-    python = (3, 11) <= sys.version_info[:2] <= (3, 12)
+    version = sys.version.split()[0]
+    served = (3, 11) <= sys.version_info[:2] <= (3, 12)
+    remedy = "" if served else "install Python 3.11 or 3.12"
     return [
-        DoctorCheck(check="agentcompile", state="ok", value=__version__),
-        DoctorCheck(
-            check="python",
-            state="ok" if python else "missing",
-            value=sys.version.split()[0],
-            remedy="" if python else "install Python 3.11 or 3.12",
-        ),
+        DoctorCheck("agentcompile", "ok", __version__),
+        DoctorCheck("python", "ok" if served else "missing", version, remedy),
         *(_package(name) for name in ("torch", "transformers", "tokenizers", "safetensors")),
     ]
 
 
 def _machine(options: Options, flow: Flow) -> tuple[list[DoctorCheck], str]:
-    """Return rows for compiler and processor, and the kind of target that would be compiled for."""
     try:
         target = flow.target(options)
     except AgentCompileError as error:
-        return [DoctorCheck(check="machine", state="missing", value=error.message, remedy=error.hint)], ""
+        return [DoctorCheck("machine", "missing", error.message, error.hint)], ""
     count = f"{target.threads} {backend_of(target.kind).unit}"
     found = f"{count}, {' '.join(target.isa)}" if target.isa else f"{target.arch}, {count}"
     if target.toolchain:
-        compiler = DoctorCheck(check="compiler", state="ok", value=target.toolchain)
+        compiler = DoctorCheck("compiler", "ok", target.toolchain)
     else:
-        compiler = DoctorCheck(check="compiler", state="missing", value="none found", remedy="install g++ or clang++")
-    return [compiler, DoctorCheck(check="machine", state="ok", value=f"{target.device}, {found}")], target.kind
+        compiler = DoctorCheck("compiler", "missing", "none found", "install g++ or clang++")
+    return [compiler, DoctorCheck("machine", "ok", f"{target.device}, {found}")], target.kind
 
 
 def _package(name: str) -> DoctorCheck:
     try:
-        return DoctorCheck(check=name, state="ok", value=metadata.version(name))
+        return DoctorCheck(name, "ok", metadata.version(name))
     except metadata.PackageNotFoundError:
-        return DoctorCheck(check=name, state="missing", value="not installed", remedy=f"pip install {name}")
+        return DoctorCheck(name, "missing", "not installed", f"pip install {name}")
 
 
 def _folder(path: Path) -> DoctorCheck:
-    """Return the row of one of our folders, which is made when it is missing, with the free space there."""
     move = "name another place with AGENTCOMPILE_HOME"
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -130,12 +123,10 @@ def _folder(path: Path) -> DoctorCheck:
         free = shutil.disk_usage(path).free
     except OSError as error:
         said = error.strerror or str(error)
-        return DoctorCheck(check=str(path), state="missing", value=said, remedy=f"make it writable, or {move}")
+        return DoctorCheck(str(path), "missing", said, f"make it writable, or {move}")
     enough = free > _LEAST_FREE_BYTES
     remedy = "" if enough else f"free some space, or {move}"
-    return DoctorCheck(
-        check=str(path), state="ok" if enough else "missing", value=f"{amount(free)} free", remedy=remedy
-    )
+    return DoctorCheck(str(path), "ok" if enough else "missing", f"{amount(free)} free", remedy)
 
 
 def find_cuda() -> Cuda:
@@ -172,7 +163,6 @@ def _nvrtc() -> tuple[tuple[int, int] | None, str]:
 
 
 def _torch() -> tuple[str | None, bool, str]:
-    """Return the CUDA version that PyTorch was built for, whether it sees a device, and what it warned of."""
     try:
         import torch
     except (ImportError, OSError) as error:
@@ -265,7 +255,6 @@ def _devices(driver: Driver | None) -> Iterator[DoctorCheck]:
 
 
 def _device(gpu: Gpu) -> DoctorCheck:
-    """Return the row with a GPU's name, compute capability, memory and clock; a warning if no template supports it."""
     name, parts = f"gpu {gpu.index}", [gpu.name or "unnamed"]
     if gpu.capability is not None:
         parts.append(f"sm_{gpu.capability[0]}{gpu.capability[1]}")
@@ -302,12 +291,12 @@ def _dotted(version: tuple[int, int]) -> str:
 
 
 def _ok(check: str, value: str) -> DoctorCheck:
-    return DoctorCheck(check=check, state="ok", value=value, target="cuda")
+    return DoctorCheck(check, "ok", value, target="cuda")
 
 
 def _missing(check: str, value: str, remedy: str) -> DoctorCheck:
-    return DoctorCheck(check=check, state="missing", value=value, remedy=remedy, target="cuda")
+    return DoctorCheck(check, "missing", value, remedy, target="cuda")
 
 
 def _warning(check: str, value: str, remedy: str) -> DoctorCheck:
-    return DoctorCheck(check=check, state="warning", value=value, remedy=remedy, target="cuda")
+    return DoctorCheck(check, "warning", value, remedy, target="cuda")

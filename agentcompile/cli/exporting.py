@@ -120,11 +120,6 @@ def export(
 
 
 def _named(options: Options, name: str) -> session.RunDirectory:
-    """Return the run of that name or folder; the newest when `name` is empty.
-
-    Raises:
-        AgentCompileError: there is no such run (usage).
-    """
     known = [path.name for path in session.runs_in(options.runs)]
     if not name and not known:
         raise AgentCompileError(f"{options.runs}: no runs", hint="`agentcompile compile MODEL` makes one")
@@ -142,10 +137,7 @@ def _read(directory: session.RunDirectory) -> Run:
     """Return a run with its trials on the machine that it was last on.
 
     A run that was continued on another machine also has trials of another target, which are left out.
-
-    Raises:
-        AgentCompileError: the run has no trials to export (usage).
-    """
+    """  # noqa: DOC501
     records = [record for record, _ in directory.records()]
     state = progress.fold(record.event for record in records)
     target = next((r.event.target for r in reversed(records) if isinstance(r.event, RunStarted)), None)
@@ -168,13 +160,11 @@ def _read(directory: session.RunDirectory) -> Run:
 
 
 def _moved(run: Run, asked: Options, flags: Mapping[str, object]) -> Options:
-    """Return the run's options with the store of this machine and, where `--model` was given, that checkpoint."""
     model = asked.model if flags.get("model") else run.options.model
     return replace(run.options, model=model, home=asked.home)
 
 
 def _t4(run: Run) -> Export:
-    """Return one document for each region, and one for the machine."""
     files = {
         f"{run.name(region).replace('@', '-').replace('/', '-')}.json": pretty(
             t4.results(run.name(region), tried, run.target)
@@ -237,15 +227,13 @@ def recaptured(options: Options, state: progress.State) -> Kernels:
     if not options.model.startswith(PRESET) and not Path(options.model).is_dir():
         text = f"{options.model}: the run's checkpoint is not here, and the reference code is made from its graph"
         raise AgentCompileError(text, hint="give its directory with --model; --format t4 needs none")
-    from agentcompile import catalog
     from agentcompile.capture.cached import load_model
     from agentcompile.checkpoint.locate import find_model
     from agentcompile.ir.region import Regime
-    from agentcompile.ops.layouts import LAYOUTS
-    from agentcompile.regions.kinds import facts
     from agentcompile.regions.partition import partition
     from agentcompile.system.store import Store
     from agentcompile.tuning.partitions import graph_of, regimes
+    from agentcompile.tuning.prepared import templates_for
 
     assert state.target is not None, "a run that has trials has a target"
     checkpoint = find_model(options.model, options.cache)
@@ -262,16 +250,11 @@ def recaptured(options: Options, state: progress.State) -> Kernels:
     for regime in (*regimes(context, kind, options.batch), Regime(phase="prefill", context=(1, context))):
         graph, tokens = graph_of(captured, regime, kind)
         regions |= {region.id: region for region in partition(graph, regime, tokens=tokens).regions}
-    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
-    return Kernels(regions=regions, templates=catalog.load(roots, kinds=facts(), layouts=LAYOUTS))
+    return Kernels(regions=regions, templates=templates_for(options))
 
 
 def _free(out: Path) -> None:
-    """Refuse a place that is taken, because export never changes what is there.
-
-    Raises:
-        AgentCompileError: `out` exists and is not an empty folder (usage), or cannot be read (environment).
-    """  # noqa: DOC501
+    """Refuse a place that is taken, because export never changes what is there."""  # noqa: DOC501
     try:
         if out.exists() and not (out.is_dir() and out.suffix != ".json" and not any(out.iterdir())):
             raise AgentCompileError(f"--out: {out}: exists already", hint="name a folder that is not there yet")
@@ -280,11 +263,6 @@ def _free(out: Path) -> None:
 
 
 def _write(out: Path, content: bytes | Mapping[str, bytes]) -> None:
-    """Write a file, or a folder's files, whole or not at all.
-
-    Raises:
-        AgentCompileError: it cannot be written (environment).
-    """  # noqa: DOC501
     out = out.absolute()
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:

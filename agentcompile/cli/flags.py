@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -17,62 +18,48 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.options import terminal
 
 P = ParamSpec("P")
+Flags = dict[str, object]
+"""Settings by name; None or no entry for one that was not given."""
 
-Checkpoint = Annotated[str | None, typer.Argument(metavar="MODEL", help="A checkpoint directory, or preset:NAME.")]
-Model = Annotated[str | None, typer.Option("--model", help="The checkpoint, when the lock does not find it.")]
 LockFile = Annotated[Path, typer.Argument(metavar="LOCK", help="A lock that `compile` wrote.")]
-Target = Annotated[str | None, typer.Option("--target", help="auto, cpu or cuda:N.")]
-Context = Annotated[
-    str | None,
-    typer.Option("--context", metavar="N", help="Tokens that the cache holds; unset: 2,048, or the model's."),
-]
-Batch = Annotated[str | None, typer.Option("--batch", metavar="N,…", help="Sequences in a step: 1,2,4,8; CUDA alone.")]
-Threads = Annotated[str | None, typer.Option("--threads", metavar="N", help="Worker threads; 0: one a physical core.")]
-Strategy = Annotated[
-    str | None,
-    typer.Option(
-        "--strategy", metavar="NAME", help="Search strategy of regions and steps: halving, exhaustive or random."
-    ),
-]
-Choose = Annotated[
-    str | None,
-    typer.Option("--choose", metavar="RULE", help="pytorch, first (untimed), isolated (times alone) or admitted."),
-]
-Advisor = Annotated[
-    str | None, typer.Option("--advisor", help="heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR.")
-]
-AdvisorKey = Annotated[
-    str | None, typer.Option("--advisor-key", metavar="VARIABLE", help="The variable that holds the model's key.")
-]
-AdvisorCalls = Annotated[
-    str | None, typer.Option("--advisor-calls", metavar="N", help="Most requests to the language model.")
-]
-AdvisorTokens = Annotated[
-    str | None, typer.Option("--advisor-tokens", metavar="N", help="Most tokens of these requests.")
-]
-AdvisorCents = Annotated[
-    str | None, typer.Option("--advisor-cents", metavar="N", help="Most US cents of these requests; 0: no limit.")
-]
-AdvisorPrice = Annotated[
-    str | None, typer.Option("--advisor-price", metavar="IN,OUT", help="Dollars for a million tokens.")
-]
-AdvisorSeconds = Annotated[
-    str | None, typer.Option("--advisor-seconds", metavar="S", help="Most seconds for all answers.")
-]
-Budget = Annotated[
-    str | None, typer.Option("--budget", metavar="N", help="Most trials of the search, for each batch size.")
-]
-Seconds = Annotated[
-    str | None, typer.Option("--seconds", metavar="S", help="Most seconds of search and step tuning; 0: no limit.")
-]
-Review = Annotated[bool | None, typer.Option("--review/--no-review", help="Stop before the lock for a person.")]
-Seed = Annotated[str | None, typer.Option("--seed", metavar="N", help="Seed of inputs, rounds and ties.")]
-Out = Annotated[str | None, typer.Option("--out", metavar="LOCK", help="Where the lock is written.")]
 RunDir = Annotated[str | None, typer.Option("--run-dir", metavar="DIR", help="The run's directory.")]
-Templates = Annotated[list[str] | None, typer.Option("--templates", metavar="DIR", help="More templates; repeatable.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")]
 Events = Annotated[str, typer.Option("--events", metavar="jsonl", help="A line of JSON an event on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
+
+_TEXTS: tuple[tuple[str, str | None, str], ...] = (
+    ("target", None, "auto, cpu or cuda:N."),
+    ("context", "N", "Tokens that the cache holds; unset: 2,048, or the model's."),
+    ("batch", "N,…", "Sequences in a step: 1,2,4,8; CUDA alone."),
+    ("threads", "N", "Worker threads; 0: one a physical core."),
+    ("strategy", "NAME", "Search strategy of regions and steps: halving, exhaustive or random."),
+    ("choose", "RULE", "pytorch, first (untimed), isolated (times alone) or admitted."),
+    ("advisor", None, "heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR."),
+    ("advisor_key", "VARIABLE", "The variable that holds the model's key."),
+    ("advisor_calls", "N", "Most requests to the language model."),
+    ("advisor_tokens", "N", "Most tokens of these requests."),
+    ("advisor_cents", "N", "Most US cents of these requests; 0: no limit."),
+    ("advisor_price", "IN,OUT", "Dollars for a million tokens."),
+    ("advisor_seconds", "S", "Most seconds for all answers."),
+    ("budget", "N", "Most trials of the search, for each batch size."),
+    ("seconds", "S", "Most seconds of search and step tuning; 0: no limit."),
+    ("seed", "N", "Seed of inputs, rounds and ties."),
+    ("out", "LOCK", "Where the lock is written."),
+)
+"""Name, metavar and help of the settings that take a text."""
+_SETTINGS: dict[str, object] = {
+    "model": Annotated[str | None, typer.Argument(metavar="MODEL", help="A checkpoint directory, or preset:NAME.")],
+    "run_dir": RunDir,
+    "review": Annotated[bool | None, typer.Option("--review/--no-review", help="Stop before the lock for a person.")],
+    "templates": Annotated[
+        list[str] | None, typer.Option("--templates", metavar="DIR", help="More templates; repeatable.")
+    ],
+    **{
+        name: Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=help)]
+        for name, metavar, help in _TEXTS
+    },
+}
+_LOCKED = Annotated[str | None, typer.Option("--model", help="The checkpoint, when the lock does not find it.")]
 
 
 def verb(function: Callable[P, int]) -> Callable[P, None]:
@@ -88,6 +75,35 @@ def verb(function: Callable[P, int]) -> Callable[P, None]:
         raise typer.Exit(guarded(checked))
 
     return run
+
+
+def takes(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return a wrapper of a verb that has these settings, named in order, where it has its parameter `flags`."""
+    return _takes({name: _SETTINGS[name] for line in names for name in line.split()})
+
+
+def on_lock(function: Callable[..., int]) -> Callable[..., int]:
+    """Wrap a verb on a lock, as `takes` does, with the settings that a lock leaves open."""
+    return _takes({"model": _LOCKED, "threads": _SETTINGS["threads"], "templates": _SETTINGS["templates"]})(function)
+
+
+def _takes(settings: dict[str, object]) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    def wrap(function: Callable[..., int]) -> Callable[..., int]:
+        @functools.wraps(function)
+        def run(**given: object) -> int:
+            flags = {name: value for name in settings if (value := given.pop(name)) != []}
+            return function(flags=flags, **given)
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        own = [one.replace(kind=keyword) for one in inspect.signature(function, eval_str=True).parameters.values()]
+        at = [one.name for one in own].index("flags")
+        own[at : at + 1] = [
+            inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in settings.items()
+        ]
+        run.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined] # Typer makes its options from it
+        return run
+
+    return wrap
 
 
 def sound(name: str, value: object) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agentcompile.advice.configure import Inquiry
@@ -36,122 +36,83 @@ class Piece:
     tokens: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """The compiler as the command line calls it; each function raises AgentCompileError for what the user can fix."""
+    """The compiler as the command line calls it; each method raises AgentCompileError for what the user can fix."""
 
-    compile: Callable[[Options, Emit, Sequence[Trial], Steering], None]
-    """Compile `options.model` to a lock at `options.out`.
+    def compile(self, options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
+        """Compile `options.model` to a lock at `options.out`.
 
-    The trials were finished earlier in the same run; through the steering a person may steer it.
-    """
-    inspect: Callable[[Options, Emit], None]
-    """Capture and partition a checkpoint; emits graphs, regions, boundaries and spaces."""
-    advise: Callable[[Options, Emit, Inquiry], Sequence[Prompt]]
-    """Ask the adviser about every region; emits its advice and returns every prompt."""
-    replay: Callable[[Path, Options, Emit, bool, bool], None]
-    """Rebuild and validate a lock (lock, options, emit, locked, check); emits drift, and refuses with exit 3."""
-    bundle: Callable[[Path, Options, Path], tuple[int, int]]
-    """Write the bundle of a lock to a file (lock, options, out); returns its number of kernels and its bytes."""
-    generate: Callable[[Path, Options, Request, Emit], Iterator[Piece]]
-    """Run a lock on a request and yield the text; emits drift."""
-    eager: Callable[[Path, Options, Request], Iterator[Piece]]
-    """Run the same request on the same checkpoint in PyTorch eager."""
-    verify: Callable[[Path, Options, Sequence[str], Emit], Mapping[str, float | str]]
-    """Measure a lock's end-to-end accuracy on prompts, as named figures; exit 4 when they break the tolerances."""
-    target: Callable[[Options], Target]
-    """Return the target that describes this machine."""
+        The trials were finished earlier in the same run; through the steering a person may steer it.
+        """
+        from agentcompile import pipeline
 
+        pipeline.compile_model(options, emit, past=past, steering=steering)
 
-def _compile(options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
-    from agentcompile import pipeline
+    def inspect(self, options: Options, emit: Emit) -> None:
+        """Capture and partition a checkpoint; emits graphs, regions, boundaries and spaces."""
+        from agentcompile.planning import previews
 
-    pipeline.compile_model(options, emit, past=past, steering=steering)
+        previews.inspect_model(options, emit)
 
+    def advise(self, options: Options, emit: Emit, asked: Inquiry) -> Sequence[Prompt]:
+        """Ask the adviser about every region; emits its advice and returns every prompt."""
+        from agentcompile.planning import previews
 
-def _inspect(options: Options, emit: Emit) -> None:
-    from agentcompile.planning import previews
+        return previews.advise_model(options, emit, asked)
 
-    previews.inspect_model(options, emit)
+    def replay(self, lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> None:
+        """Rebuild and validate a lock; emits drift, and refuses with exit 3."""
+        from agentcompile.replay.load import replay_lock
+        from agentcompile.replay.open import open_lock
 
+        (open_lock if check else replay_lock)(lock, options, emit, locked=locked)
 
-def _advise(options: Options, emit: Emit, asked: Inquiry) -> Sequence[Prompt]:
-    from agentcompile.planning import previews
+    def bundle(self, lock: Path, options: Options, out: Path) -> tuple[int, int]:
+        """Write the bundle of a lock to the file `out`; returns its number of kernels and its bytes."""
+        from agentcompile.lockfile.bundle import Bundle
+        from agentcompile.lockfile.files import read_lock
+        from agentcompile.replay.open import open_lock
+        from agentcompile.replay.sources import LockSources, write_bundle
+        from agentcompile.system.store import Store
 
-    return previews.advise_model(options, emit, asked)
+        found = LockSources.of(lock, Store(options.store)).whole(read_lock(lock))
+        if found is None:  # then the templates here must give the same sources
+            jobs = open_lock(lock, options).jobs
+            found = Bundle(
+                sources={job.source.digest: job.source for job in jobs},
+                templates={job.template.digest: job.template for job in jobs},
+            )
+        return len(found.sources), write_bundle(lock, found, out)
 
+    def generate(self, lock: Path, options: Options, request: Request, emit: Emit) -> Iterator[Piece]:
+        """Run a lock on a request and return the text piece by piece; emits drift."""
+        from agentcompile.replay.load import replay_lock
 
-def _replay(lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> None:
-    from agentcompile.replay.load import replay_lock
-    from agentcompile.replay.open import open_lock
+        # Loaded here, before the first piece is asked for, so that the caller's clock sees the prompt alone.
+        stream = replay_lock(lock, options, emit).stream(**asdict(request))
+        return (Piece(text=piece.text, tokens=len(piece.tokens)) for piece in stream)
 
-    (open_lock if check else replay_lock)(lock, options, emit, locked=locked)
+    def eager(self, lock: Path, options: Options, request: Request) -> Iterator[Piece]:
+        """Run the same request on the same checkpoint in PyTorch eager."""
+        from agentcompile.replay.open import checkpoint_of
+        from agentcompile.runtime import eager
+        from agentcompile.runtime.sampling import Sampling
 
+        how = Sampling(temperature=request.temperature, top_k=request.top_k, top_p=request.top_p, seed=request.seed)
+        made = eager.pieces(checkpoint_of(lock, options), request.prompt, request.max_new_tokens, how)
+        yield from (Piece(text=text, tokens=tokens) for text, tokens in made)
 
-def _bundle(lock: Path, options: Options, out: Path) -> tuple[int, int]:
-    from agentcompile.lockfile import read_lock
-    from agentcompile.lockfile.bundle import Bundle
-    from agentcompile.replay.open import open_lock
-    from agentcompile.replay.sources import LockSources, write_bundle
-    from agentcompile.system.store import Store
+    def verify(self, lock: Path, options: Options, prompts: Sequence[str], emit: Emit) -> Mapping[str, float | str]:
+        """Measure a lock's end-to-end accuracy on prompts, as named figures; exit 4 when they break the tolerances."""
+        from agentcompile.replay import accuracy
 
-    found = LockSources.of(lock, Store(options.store)).whole(read_lock(lock))
-    if found is None:  # then the templates here must give the same sources
-        jobs = open_lock(lock, options).jobs
-        found = Bundle(
-            sources={job.source.digest: job.source for job in jobs},
-            templates={job.template.digest: job.template for job in jobs},
-        )
-    return len(found.sources), write_bundle(lock, found, out)
+        return accuracy.verify_lock(lock, options, prompts, emit)
 
+    def target(self, options: Options) -> Target:
+        """Return the target that describes this machine."""
+        from agentcompile.evaluation.machine import this_machine
 
-def _generate(lock: Path, options: Options, request: Request, emit: Emit) -> Iterator[Piece]:
-    from agentcompile.replay.load import replay_lock
-
-    # Loaded here, before the first piece is asked for, so that the caller's clock sees the prompt alone.
-    model = replay_lock(lock, options, emit)
-    stream = model.stream(
-        request.prompt,
-        max_new_tokens=request.max_new_tokens,
-        temperature=request.temperature,
-        top_k=request.top_k,
-        top_p=request.top_p,
-        seed=request.seed,
-        stop=request.stop,
-    )
-    return (Piece(text=piece.text, tokens=len(piece.tokens)) for piece in stream)
+        return this_machine(options).target
 
 
-def _eager(lock: Path, options: Options, request: Request) -> Iterator[Piece]:
-    from agentcompile.replay.open import checkpoint_of
-    from agentcompile.runtime import eager
-    from agentcompile.runtime.sampling import Sampling
-
-    sampling = Sampling(temperature=request.temperature, top_k=request.top_k, top_p=request.top_p, seed=request.seed)
-    made = eager.pieces(checkpoint_of(lock, options), request.prompt, request.max_new_tokens, sampling)
-    yield from (Piece(text=text, tokens=tokens) for text, tokens in made)
-
-
-def _verify(lock: Path, options: Options, prompts: Sequence[str], emit: Emit) -> Mapping[str, float | str]:
-    from agentcompile.replay import accuracy
-
-    return accuracy.verify_lock(lock, options, prompts, emit)
-
-
-def _target(options: Options) -> Target:
-    from agentcompile.evaluation.machine import this_machine
-
-    return this_machine(options).target
-
-
-REAL = Flow(
-    compile=_compile,
-    inspect=_inspect,
-    advise=_advise,
-    replay=_replay,
-    bundle=_bundle,
-    generate=_generate,
-    eager=_eager,
-    verify=_verify,
-    target=_target,
-)
+REAL = Flow()

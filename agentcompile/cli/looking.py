@@ -91,11 +91,6 @@ def chosen(options: Options, name: str) -> session.RunDirectory:
 
 
 def _run(options: Options) -> session.RunDirectory:
-    """Return the run that the options name, or the newest.
-
-    Raises:
-        AgentCompileError: there is no run (usage).
-    """
     if options.run_dir:
         return session.RunDirectory.open(Path(options.run_dir))
     runs = session.runs_in(options.runs)

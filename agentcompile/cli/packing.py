@@ -74,7 +74,6 @@ def _moved(packed: Options, asked: Options, flags: Mapping[str, object]) -> Opti
 
 
 def _warnings(options: Options, target: Target | None, flow: Flow) -> Iterator[str]:
-    """Yield what would keep the run from resuming, or from using the trials that it has."""
     if not options.model.startswith(PRESET) and not Path(options.model).is_dir():
         yield f"{options.model}: the checkpoint is not here; to go on with the run, unpack it with --model"
     for folder in options.templates:
@@ -93,7 +92,6 @@ def _warnings(options: Options, target: Target | None, flow: Flow) -> Iterator[s
 
 
 def _difference(there: Target, here: Target) -> tuple[str, str, str]:
-    """Return the first field in which two targets differ, with both values."""
     one, other = encode(there), encode(here)
     assert isinstance(one, dict)
     assert isinstance(other, dict)

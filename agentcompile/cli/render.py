@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TextIO
 
 from agentcompile.events import (
@@ -116,9 +115,7 @@ class Reporter(AbstractContextManager["Reporter"]):
             self._bar = _Bar(self.screen)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -137,7 +134,6 @@ class Reporter(AbstractContextManager["Reporter"]):
 
 
 def _line(event: Event) -> str:
-    """Return the log line of an event; empty for an event that is not logged."""
     match event:
         case StageFinished():
             return f"{event.stage:<10} {event.seconds:6.1f} s  {event.detail}".rstrip()
@@ -154,8 +150,6 @@ def _line(event: Event) -> str:
 
 
 class _Bar:
-    """One line that is drawn again: the stage, the trials of the budget, the candidate that is evaluated now."""
-
     def __init__(self, screen: Screen) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

@@ -33,7 +33,6 @@ SIGNS = {"undecided": "?", "stale": "!", "approved": "~", "rejected": "=", "over
 
 
 def _rows(item: Item) -> list[tuple[str, ...]]:
-    """Return one row for each kernel that is proposed, and one for a person's override."""
     said = item.ruling.reason if item.ruling is not None else ""
     rows: list[tuple[str, ...]] = []
     for kernel in item.kernels:

@@ -41,7 +41,6 @@ def bundle(flags: Mapping[str, object], lock: Path, out: Path | None, *, screen:
 
 
 def _warnings(screen: Screen) -> Emit:
-    """Return an `Emit` that writes warnings about the opened lock to stderr."""
 
     def emit(event: Event) -> None:
         if isinstance(event, Warned):
@@ -56,7 +55,6 @@ class Speed:
 
     tokens: int
     rest: int
-    """Tokens that came after the first piece."""
     first_s: float
     rest_s: float
 

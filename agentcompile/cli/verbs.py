@@ -7,36 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agentcompile.cli.flags import (
-    Advisor,
-    AdvisorCalls,
-    AdvisorCents,
-    AdvisorKey,
-    AdvisorPrice,
-    AdvisorSeconds,
-    AdvisorTokens,
-    Batch,
-    Budget,
-    Checkpoint,
-    Choose,
-    Context,
-    Events,
-    Json,
-    LockFile,
-    Model,
-    Out,
-    Quiet,
-    Review,
-    RunDir,
-    Seconds,
-    Seed,
-    Strategy,
-    Target,
-    Templates,
-    Threads,
-    screen_of,
-    verb,
-)
+from agentcompile.cli.flags import Events, Flags, Json, LockFile, Quiet, RunDir, on_lock, screen_of, takes, verb
 
 app = typer.Typer(
     name="agentcompile",
@@ -49,28 +20,13 @@ app = typer.Typer(
 
 @app.command()
 @verb
+@takes(
+    "model target context batch threads advisor strategy choose",
+    "advisor_key advisor_calls advisor_tokens advisor_cents advisor_price advisor_seconds",
+    "budget seconds seed out run_dir templates review",
+)
 def compile(
-    model: Checkpoint = None,
-    target: Target = None,
-    context: Context = None,
-    batch: Batch = None,
-    threads: Threads = None,
-    advisor: Advisor = None,
-    strategy: Strategy = None,
-    choose: Choose = None,
-    advisor_key: AdvisorKey = None,
-    advisor_calls: AdvisorCalls = None,
-    advisor_tokens: AdvisorTokens = None,
-    advisor_cents: AdvisorCents = None,
-    advisor_price: AdvisorPrice = None,
-    advisor_seconds: AdvisorSeconds = None,
-    budget: Budget = None,
-    seconds: Seconds = None,
-    seed: Seed = None,
-    out: Out = None,
-    run_dir: RunDir = None,
-    templates: Templates = None,
-    review: Review = None,
+    flags: Flags,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with --run-dir, or the newest unfinished run.")
     ] = False,
@@ -82,39 +38,14 @@ def compile(
     """Compile a checkpoint: capture, search, validate, measure, and write its lock."""
     from agentcompile.cli import compiling
 
-    flags = {
-        "model": model,
-        "target": target,
-        "context": context,
-        "batch": batch,
-        "threads": threads,
-        "advisor": advisor,
-        "strategy": strategy,
-        "choose": choose,
-        "advisor_key": advisor_key,
-        "advisor_calls": advisor_calls,
-        "advisor_tokens": advisor_tokens,
-        "advisor_cents": advisor_cents,
-        "advisor_price": advisor_price,
-        "advisor_seconds": advisor_seconds,
-        "budget": budget,
-        "seconds": seconds,
-        "seed": seed,
-        "out": out,
-        "run_dir": run_dir,
-        "templates": templates or None,
-        "review": review,
-    }
     return compiling.compile(flags, resume=resume, screen=screen_of(json, events, quiet), bundle=bundle)
 
 
 @app.command()
 @verb
+@takes("model context threads templates")
 def inspect(
-    model: Checkpoint = None,
-    context: Context = None,
-    threads: Threads = None,
-    templates: Templates = None,
+    flags: Flags,
     json: Json = False,
     events: Events = "",
     quiet: Quiet = False,
@@ -122,25 +53,17 @@ def inspect(
     """Show a checkpoint's regions: sites, FLOPs, bytes, floors, shares, and how many candidates each has."""
     from agentcompile.cli import compiling
 
-    flags = {"model": model, "context": context, "threads": threads, "templates": templates or None}
     return compiling.inspect(flags, screen=screen_of(json, events, quiet))
 
 
 @app.command()
 @verb
+@takes(
+    "model target context threads advisor",
+    "advisor_key advisor_calls advisor_tokens advisor_cents advisor_price advisor_seconds templates",
+)
 def advise(
-    model: Checkpoint = None,
-    target: Target = None,
-    context: Context = None,
-    threads: Threads = None,
-    advisor: Advisor = None,
-    advisor_key: AdvisorKey = None,
-    advisor_calls: AdvisorCalls = None,
-    advisor_tokens: AdvisorTokens = None,
-    advisor_cents: AdvisorCents = None,
-    advisor_price: AdvisorPrice = None,
-    advisor_seconds: AdvisorSeconds = None,
-    templates: Templates = None,
+    flags: Flags,
     region: Annotated[str, typer.Option("--region", help="A region's name, kind or id, asked alone; none: all.")] = "",
     run: Annotated[str, typer.Option("--run", help="A run whose trials the adviser is told of.")] = "",
     show_prompt: Annotated[bool, typer.Option("--show-prompt", help="Show what would be asked; ask nobody.")] = False,
@@ -155,20 +78,6 @@ def advise(
     """Ask the adviser about a checkpoint's regions and show what it says; nothing is built or timed."""
     from agentcompile.cli import advising
 
-    flags = {
-        "model": model,
-        "target": target,
-        "context": context,
-        "threads": threads,
-        "advisor": advisor,
-        "advisor_key": advisor_key,
-        "advisor_calls": advisor_calls,
-        "advisor_tokens": advisor_tokens,
-        "advisor_cents": advisor_cents,
-        "advisor_price": advisor_price,
-        "advisor_seconds": advisor_seconds,
-        "templates": templates or None,
-    }
     screen = screen_of(json, events, quiet)
     return advising.advise(
         flags, show_prompt=show_prompt, record=record, region=region, answered_by=answered_by, run=run, screen=screen
@@ -177,11 +86,10 @@ def advise(
 
 @app.command()
 @verb
+@on_lock
 def replay(
     lock: LockFile,
-    model: Model = None,
-    threads: Threads = None,
-    templates: Templates = None,
+    flags: Flags,
     locked: Annotated[bool, typer.Option("--locked", help="End with exit code 3 on any drift.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Compare only; build nothing.")] = False,
     json: Json = False,
@@ -191,20 +99,19 @@ def replay(
     """Rebuild and validate a lock on this machine, without an adviser or a network."""
     from agentcompile.cli import running
 
-    flags = {"model": model, "threads": threads, "templates": templates or None}
     return running.replay(flags, lock, locked=locked, check=check, screen=screen_of(json, events, quiet))
 
 
 @app.command()
 @verb
+@on_lock
 def bundle(
     lock: LockFile,
+    *,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="None: LOCK.bundle.tar.xz, beside it.")
     ] = None,
-    model: Model = None,
-    threads: Threads = None,
-    templates: Templates = None,
+    flags: Flags,
     json: Json = False,
 ) -> int:
     """Write a lock with its kernels' sources, templates and a build script to one file, which outlives the templates.
@@ -213,18 +120,16 @@ def bundle(
     """
     from agentcompile.cli import running
 
-    flags = {"model": model, "threads": threads, "templates": templates or None}
     return running.bundle(flags, lock, out, screen=screen_of(json))
 
 
 @app.command()
 @verb
+@on_lock
 def generate(
     lock: LockFile,
     prompt: Annotated[str, typer.Option("--prompt", help="The text to continue.")],
-    model: Model = None,
-    threads: Threads = None,
-    templates: Templates = None,
+    flags: Flags,
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 64,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: greedy.")] = 0.0,
     top_k: Annotated[int, typer.Option("--top-k", min=0, help="0: all.")] = 0,
@@ -252,25 +157,22 @@ def generate(
         seed=seed,
         stop=tuple(stop or ()),
     )
-    flags = {"model": model, "threads": threads, "templates": templates or None}
     return running.generate(flags, lock, request, beside_eager=beside_eager, screen=screen_of(json, "", quiet))
 
 
 @app.command()
 @verb
+@on_lock
 def verify(
     lock: LockFile,
     prompts: Annotated[Path, typer.Option("--prompts", metavar="FILE", help="Your prompts, one a line.")],
-    model: Model = None,
-    threads: Threads = None,
-    templates: Templates = None,
+    flags: Flags,
     json: Json = False,
     quiet: Quiet = False,
 ) -> int:
     """Measure a lock's end-to-end accuracy on your own prompts."""
     from agentcompile.cli import running
 
-    flags = {"model": model, "threads": threads, "templates": templates or None}
     return running.verify(flags, lock, prompts, screen=screen_of(json, "", quiet))
 
 
@@ -304,8 +206,9 @@ def export(
 
 @app.command()
 @verb
-def doctor(threads: Threads = None, json: Json = False) -> int:
+@takes("threads")
+def doctor(flags: Flags, json: Json = False) -> int:
     """Check what compiling needs on this machine: software, folders, and for CUDA driver, NVRTC, PyTorch and GPUs."""
     from agentcompile.cli import doctor as check
 
-    return check.doctor({"threads": threads}, screen=screen_of(json))
+    return check.doctor(flags, screen=screen_of(json))

@@ -11,7 +11,9 @@ from pathlib import Path
 from agentcompile.cli.compiling import show
 from agentcompile.cli.looking import chosen
 from agentcompile.cli.render import Reporter, Screen
-from agentcompile.control import Follower, NoCompilerError, Stop, send
+from agentcompile.control.client import NoCompilerError, send
+from agentcompile.control.commands import Stop
+from agentcompile.control.following import Follower
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.options import resolve
 from agentcompile.runs import session
@@ -68,7 +70,6 @@ def named(flags: Mapping[str, object], name: str) -> Path:
 
 
 def _ended(run: session.RunDirectory, state: State, screen: Screen) -> int:
-    """Show how a run ended, and return the exit code for that."""
     show(state, screen)
     screen.json({**state_json(state), "run": str(run.path)})
     match state.status:

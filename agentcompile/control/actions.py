@@ -23,7 +23,7 @@ class Scene:
     candidate: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Action:
     """One row of the table; `headless` is the same action as a command line.
 
@@ -170,133 +170,40 @@ def _replay(scene: Scene) -> str:
     return "" if scene.state.lock is not None else "No lock was written yet."
 
 
-def _stop(scene: Scene) -> str:
-    return _works(scene)
-
-
 ACTIONS: tuple[Action, ...] = (
-    Action(
-        name="pause",
-        key="space",
-        label="Pause",
-        help="hold the session before its next candidate",
-        headless="agentcompile decide RUN --pause",
-        why_not=_pause,
-    ),
-    Action(
-        name="resume",
-        key="space",
-        label="Go on",
-        help="go on after a pause",
-        headless="agentcompile decide RUN --continue",
-        why_not=_resume,
-    ),
-    Action(
-        name="cancel",
-        key="x",
-        label="Cancel",
-        help="give up a candidate that has no verdict yet",
-        headless="agentcompile decide RUN --cancel CANDIDATE",
-        why_not=_cancel,
-    ),
-    Action(
-        name="rerun",
-        key="r",
-        label="Rerun",
-        help="forget a candidate's trials and evaluate it again",
-        headless="agentcompile decide RUN --rerun CANDIDATE",
-        why_not=_rerun,
-    ),
-    Action(
-        name="edit",
-        key="e",
-        label="Edit",
-        help="evaluate the same template with other parameters",
-        headless="agentcompile decide RUN --edit CANDIDATE --param NAME=VALUE",
-        why_not=_edit,
-        asks="params",
-    ),
-    Action(
-        name="approve",
-        key="y",
-        label="Approve",
-        help="let the region run what was chosen for it",
-        headless="agentcompile decide RUN --region REGION --approve",
-        why_not=_approve,
-    ),
-    Action(
-        name="reject",
-        key="n",
-        label="Reject",
-        help="let the region run as captured, in PyTorch",
-        headless="agentcompile decide RUN --region REGION --reject --reason TEXT",
-        why_not=_reject,
-    ),
-    Action(
-        name="override",
-        key="o",
-        label="Override",
-        help="let the region run the selected candidate, for a reason that the lock keeps",
-        headless="agentcompile decide RUN --region REGION --use CANDIDATE --reason TEXT",
-        why_not=_override,
-        asks="reason",
-    ),
-    Action(
-        name="undo",
-        key="u",
-        label="Undo",
-        help="take the last decision back",
-        headless="agentcompile decide RUN --undo",
-        why_not=_undo,
-    ),
-    Action(
-        name="approve-safe",
-        key="a",
-        label="Approve safe",
-        help="approve every undecided region that is faster beyond its interval and passed every check",
-        headless="agentcompile decide RUN --approve-safe",
-        why_not=_approve_safe,
-    ),
-    Action(
-        name="reject-rest",
-        key="d",
-        label="Reject rest",
-        help="reject every region that is undecided or stale",
-        headless="agentcompile decide RUN --reject-rest",
-        why_not=_reject_rest,
-    ),
-    Action(
-        name="write",
-        key="W",
-        label="Write lock",
-        help="write the lock of what was decided",
-        headless="agentcompile compile --resume --run-dir RUN",
-        why_not=_write,
-    ),
-    Action(
-        name="replay",
-        key="R",
-        label="Replay",
-        help="rebuild and validate the lock as the headless runner does",
-        headless="agentcompile replay LOCK",
-        why_not=_replay,
-    ),
-    Action(
-        name="stop",
-        key="Q",
-        label="Stop run",
-        help="end the compiler; the run goes on later with compile --resume",
-        headless="agentcompile runs stop RUN",
-        why_not=_stop,
-    ),
-)
+    Action("pause", "space", "Pause", "hold the session before its next candidate",
+           "agentcompile decide RUN --pause", _pause),
+    Action("resume", "space", "Go on", "go on after a pause",
+           "agentcompile decide RUN --continue", _resume),
+    Action("cancel", "x", "Cancel", "give up a candidate that has no verdict yet",
+           "agentcompile decide RUN --cancel CANDIDATE", _cancel),
+    Action("rerun", "r", "Rerun", "forget a candidate's trials and evaluate it again",
+           "agentcompile decide RUN --rerun CANDIDATE", _rerun),
+    Action("edit", "e", "Edit", "evaluate the same template with other parameters",
+           "agentcompile decide RUN --edit CANDIDATE --param NAME=VALUE", _edit, "params"),
+    Action("approve", "y", "Approve", "let the region run what was chosen for it",
+           "agentcompile decide RUN --region REGION --approve", _approve),
+    Action("reject", "n", "Reject", "let the region run as captured, in PyTorch",
+           "agentcompile decide RUN --region REGION --reject --reason TEXT", _reject),
+    Action("override", "o", "Override", "let the region run the selected candidate, for a reason that the lock keeps",
+           "agentcompile decide RUN --region REGION --use CANDIDATE --reason TEXT", _override, "reason"),
+    Action("undo", "u", "Undo", "take the last decision back",
+           "agentcompile decide RUN --undo", _undo),
+    Action("approve-safe", "a", "Approve safe",
+           "approve every undecided region that is faster beyond its interval and passed every check",
+           "agentcompile decide RUN --approve-safe", _approve_safe),
+    Action("reject-rest", "d", "Reject rest", "reject every region that is undecided or stale",
+           "agentcompile decide RUN --reject-rest", _reject_rest),
+    Action("write", "W", "Write lock", "write the lock of what was decided",
+           "agentcompile compile --resume --run-dir RUN", _write),
+    Action("replay", "R", "Replay", "rebuild and validate the lock as the headless runner does",
+           "agentcompile replay LOCK", _replay),
+    Action("stop", "Q", "Stop run", "end the compiler; the run goes on later with compile --resume",
+           "agentcompile runs stop RUN", _works),
+)  # fmt: skip
 """Every action, in the order in which help shows them."""
 
 
 def action(name: str) -> Action:
-    """Return the action of that name.
-
-    Raises:
-        KeyError: there is none.
-    """
+    """Return the action of that name."""
     return {row.name: row for row in ACTIONS}[name]

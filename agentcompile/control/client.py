@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentcompile.control.commands import LINE_BYTES, Command, Reply, command_line, reply_in
+from agentcompile.control.commands import LINE_BYTES, Command, Reply, line_of, reply_in
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError
 
@@ -49,15 +49,15 @@ def send(run: Path, command: Command, *, timeout_s: float = 5.0) -> Reply:
         except OSError as error:
             raise _unanswered(run, error.strerror or str(error)) from error
         try:
-            connection.sendall(command_line(command))
-            return reply_in(line_of(connection))
+            connection.sendall(line_of(command))
+            return reply_in(received(connection))
         except TimeoutError as error:
             raise _unanswered(run, f"no reply within {timeout_s:g} s") from error
         except (OSError, CodecError) as error:
             raise _unanswered(run, str(error)) from error
 
 
-def line_of(connection: socket.socket) -> bytes:
+def received(connection: socket.socket) -> bytes:
     """Return what the connection sends up to and including the first line break, or until it ends or grows too long."""
     data = b""
     while b"\n" not in data and len(data) <= LINE_BYTES:

@@ -147,9 +147,9 @@ class Reply:
     text: str
 
 
-def command_line(command: Command) -> bytes:
-    """Return a command as the line that is sent."""
-    return canonical(encode(command)) + b"\n"
+def line_of(message: Command | Reply) -> bytes:
+    """Return a command or a reply as the line that is sent."""
+    return canonical(encode(message)) + b"\n"
 
 
 def command_in(line: bytes) -> Command:
@@ -160,11 +160,6 @@ def command_in(line: bytes) -> Command:
     """
     command: Command = decode(Command, _value(line), "command")
     return command
-
-
-def reply_line(reply: Reply) -> bytes:
-    """Return a reply as the line that is sent."""
-    return canonical(encode(reply)) + b"\n"
 
 
 def reply_in(line: bytes) -> Reply:

@@ -17,11 +17,12 @@ from agentcompile.control.client import NoCompilerError, send
 from agentcompile.control.commands import Command, Reply, Stop
 from agentcompile.control.deciding import RefusedError, answer
 from agentcompile.control.review import open_items
-from agentcompile.control.server import Server
-from agentcompile.control.steering import Earlier, Steering
+from agentcompile.control.server import Server, nothing
+from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, Warned
 from agentcompile.runs.progress import State
+from agentcompile.runs.rows import changed
 from agentcompile.runs.session import Journal, RunDirectory
 
 TRIES = 20
@@ -29,19 +30,9 @@ TRY_S = 0.1
 """How often (`TRIES`), and at what distance in seconds, a command is sent again while a compiler begins or ends."""
 
 
-def earlier(state: State) -> Earlier:
-    """Return what a run's earlier processes left, in the form that the flow reads."""
-    return Earlier(
-        plans=state.plans if state.settled else (),
-        ruled=state.ruled if state.settled else (),
-        layouts=state.layouts if state.settled else (),
-        decided=state.decided,
-        asked=state.asked,
-        spent=state.spent,
-        searched_s=state.searched_s,
-        steps=state.steps,
-        checks=state.checks,
-    )
+def earlier(state: State) -> State:
+    """Return what a run's earlier processes left, in the form that the flow reads: incomplete plans do not count."""
+    return state if state.settled else changed(state, plans=(), ruled=(), layouts=())
 
 
 @contextmanager
@@ -69,10 +60,10 @@ def steered(
                     emit(event)
                     steering.see(event)
             except RefusedError as refusal:
-                return Reply(ok=False, text=str(refusal)), _nothing
+                return Reply(ok=False, text=str(refusal)), nothing
             except AgentCompileError as error:
-                return Reply(ok=False, text=f"{error.message}; {error.hint}"), _nothing
-        return Reply(ok=True, text=text), _end if isinstance(command, Stop) else _nothing
+                return Reply(ok=False, text=f"{error.message}; {error.hint}"), nothing
+        return Reply(ok=True, text=text), _end if isinstance(command, Stop) else nothing
 
     try:
         server = Server(run, carry_out)
@@ -85,10 +76,6 @@ def steered(
         if server is not None:
             server.close()
         steering.close()
-
-
-def _nothing() -> None:
-    return
 
 
 def _end() -> None:

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from agentcompile.control.client import SOCKET, address, line_of
-from agentcompile.control.commands import Command, Reply, command_in, reply_line
+from agentcompile.control.client import SOCKET, address, received
+from agentcompile.control.commands import Command, Reply, command_in, line_of
 from agentcompile.ir.codec import CodecError
 
 PATIENCE_S = 2.0
@@ -23,6 +23,10 @@ PATIENCE_S = 2.0
 
 CarryOut = Callable[[Command], tuple[Reply, Callable[[], None]]]
 """A function that answers a command, and returns what is still to be done once the reply is sent."""
+
+
+def nothing() -> None:
+    """Do nothing after a reply."""
 
 
 class Server:
@@ -80,14 +84,10 @@ class Server:
 
     def _answer(self, connection: socket.socket) -> None:
         try:
-            reply, afterwards = self._carry_out(command_in(line_of(connection)))
+            reply, afterwards = self._carry_out(command_in(received(connection)))
         except CodecError as error:
-            reply, afterwards = Reply(ok=False, text=f"not a command: {error}"), _nothing
+            reply, afterwards = Reply(ok=False, text=f"not a command: {error}"), nothing
         try:
-            connection.sendall(reply_line(reply))
+            connection.sendall(line_of(reply))
         finally:
             afterwards()
-
-
-def _nothing() -> None:
-    return

@@ -9,36 +9,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from agentcompile.events import CandidateAsked, Decided, Event, Steered, Undone
-from agentcompile.ir.advice import Usage
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.timing import Timing
-from agentcompile.ir.trial import Layouts, Plan, Ruling
-from agentcompile.ir.whole import ModelCheck
+from agentcompile.ir.trial import Ruling
+from agentcompile.runs.progress import State
 
-NOTHING = Usage()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
-    """What an earlier process of the run left; `plans` are complete or empty."""
-
-    plans: tuple[Plan, ...] = ()
-    ruled: tuple[Plan, ...] = ()
-    layouts: Layouts = ()
-    decided: tuple[Decided, ...] = ()
-    asked: tuple[CandidateAsked, ...] = ()
-    spent: Usage = NOTHING
-    """Usage of the model that advises."""
-    searched_s: float = 0.0
-    """Seconds that the finished searches took."""
-    steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
-    """Timings of whole steps, by the digest of what was timed."""
-    checks: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
-    """Comparisons of the whole model with float32, by the digest of what ran."""
+T = TypeVar("T")
 
 
 class Steering:
@@ -46,33 +25,29 @@ class Steering:
 
     def __init__(
         self,
-        earlier: Earlier = Earlier(),
+        earlier: State | None = None,
         *,
         review: bool = False,
         undecided: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """Make the steering of a session.
+        """Make the steering of a session; `earlier` is what the run left, its `plans` complete or empty.
 
         With `review` the lock waits until `undecided`, which names the undecided and stale regions, returns none.
         """
-        self.earlier, self.review, self.undecided = earlier, review, undecided
-        self._legal: Callable[[Candidate], str] | None = None
+        self.earlier, self.review, self.undecided = earlier or State(), review, undecided
+        self.legal: Callable[[Candidate], str] | None = None
+        """Set by `know_spaces`: says why a candidate is not in its region's space; None before there are spaces."""
         self._changed = threading.Condition()
         self._paused = False
         self._held_s = 0.0
         self._cancelled: set[str] = set()
-        self._decided = list(earlier.decided)
-        self._asked = [asked for asked in earlier.asked if asked.what != "cancel"]
+        self._decided = list(self.earlier.decided)
+        self._asked = [asked for asked in self.earlier.asked if asked.what != "cancel"]
         self._bell = (-1, -1)
 
-    @property
-    def legal(self) -> Callable[[Candidate], str] | None:
-        """A function that says why a candidate is not in its region's space; None before there are spaces."""
-        return self._legal
-
     def know_spaces(self, legal: Callable[[Candidate], str]) -> None:
-        """Set `legal`, which says why a candidate is not in its region's space."""
-        self._legal = legal
+        """Set `legal`."""
+        self.legal = legal
 
     def listen(self) -> None:
         """Open the pipe whose readable end is `bell`: from now on requests may arrive."""
@@ -116,6 +91,12 @@ class Steering:
             begin = time.monotonic()
             self._changed.wait_for(lambda: not self._paused)
             self._held_s += time.monotonic() - begin
+
+    def held(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items one after another, waiting at a safe point before each."""
+        for item in items:
+            self.point()
+            yield item
 
     def clock(self) -> float:
         """Return seconds of a clock that stands still while the flow waits; only differences have a meaning."""

@@ -72,7 +72,6 @@ class MachineFacts:
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
     exchanges: tuple[Exchange, ...] = ()
-    """What a model was asked and answered, from the run directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,10 +110,11 @@ def pack(run: RunDirectory, options: Options, out: Path, *, limits: Limits = LIM
         )
     state = run.state()
     name = re.sub(r"[^A-Za-z0-9._]+", "-", run.path.resolve().name).strip("-.")[:100] or "run"
+    exchanges = tuple(one for _, one in sorted(Cassette(run.path / FOLDER).exchanges.items()))
     files = {
         ABOUT: canonical({"version": VERSION, "name": name, "agentcompile": agentcompile.__version__}) + b"\n",
         EVENTS: _read(run.path / EVENTS).rpartition(b"\n")[0],
-        FACTS: canonical(lean(replace(_facts(state, options.store), exchanges=_exchanges(run.path)))) + b"\n",
+        FACTS: canonical(lean(replace(_facts(state, options.store), exchanges=exchanges))) + b"\n",
         OPTIONS: _read(run.path / OPTIONS),
     }
     if files[EVENTS]:
@@ -150,7 +150,6 @@ def _fits(path: Path, size: int, most: int, how: str, sizes: Mapping[str, int]) 
 
 
 def _facts(state: progress.State, store: Path) -> MachineFacts:
-    """Return the facts in the store that belong to the run."""
     if not store.is_dir():
         return MachineFacts()
     kept, notes = Store(store), Notes(Store(store))
@@ -164,16 +163,6 @@ def _facts(state: progress.State, store: Path) -> MachineFacts:
         except (CodecError, ValueError, OSError):
             continue  # a cache: a damaged entry is measured again
     return found
-
-
-def _exchanges(path: Path) -> tuple[Exchange, ...]:
-    """Return the exchanges with the adviser that the run keeps, in a fixed order.
-
-    Raises:
-        AgentCompileError: a file is damaged (usage).
-    """
-    found = Cassette(path / FOLDER).exchanges
-    return tuple(found[key] for key in sorted(found))
 
 
 def _keys(state: progress.State) -> tuple[set[str], set[str]]:

@@ -31,13 +31,9 @@ class UnfitError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Module:
-    """The text of `MODULES`, parsed."""
-
     text: str
     bound: dict[str, ast.stmt]
-    """The first statement that binds each name."""
     operators: dict[str, ast.expr]
-    """The function of each operator, as it is spelled in the table."""
 
 
 def identifiers(region: Region) -> dict[str, str]:
@@ -136,7 +132,6 @@ def _binds(statement: ast.stmt) -> list[str]:
 
 
 def _needed(module: _Module, functions: Sequence[ast.expr]) -> list[str]:
-    """Return the lines of every statement of the module that `functions` need, in the module's order."""
     wanted, fresh = set[str](), _names(functions, module)
     while fresh:
         wanted |= fresh

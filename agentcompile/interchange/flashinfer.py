@@ -27,21 +27,7 @@ from agentcompile.ir.graph import TOKENS, Dim, DType, concrete
 from agentcompile.ir.region import ANY, Port, Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Source, Template
-from agentcompile.ir.trial import (
-    BuildFailed,
-    Cancelled,
-    Crashed,
-    Disturbed,
-    Impossible,
-    Incorrect,
-    Measured,
-    Measurement,
-    NumericReport,
-    Rejected,
-    TimedOut,
-    Verdict,
-    reason,
-)
+from agentcompile.ir.trial import BuildFailed, Crashed, Measured, Measurement, NumericReport, Verdict, reason
 
 AUTHOR = "agentcompile"
 PYTORCH = "pytorch"
@@ -198,7 +184,8 @@ def _indices(region: Region) -> dict[str, _Indices]:
         shape = concrete(port.shape, _tokens(region))
         count = math.prod(shape)
         if port.family != "positions":
-            rows = dict(region.dims).get("vocab") or _fewest_rows(region)
+            tables = [concrete(one.shape)[0] for one in region.ports if one.role == "weight" and one.shape]
+            rows = dict(region.dims).get("vocab") or min(tables, default=1)
             values = [i % rows for i in range(count)]
         elif region.regime.phase == "prefill":  # a slot for every token of the chunk
             values = list(range(max(last + 1 - count, 0), max(last + 1, count)))
@@ -206,10 +193,6 @@ def _indices(region: Region) -> dict[str, _Indices]:
             values = [last] * count
         found[names[port.name]] = _Indices(shape=shape, values=tuple(values), dtype=port.dtype)
     return found
-
-
-def _fewest_rows(region: Region) -> int:
-    return min((concrete(port.shape)[0] for port in region.ports if port.role == "weight" and port.shape), default=1)
 
 
 def _safetensors(indices: Mapping[str, _Indices]) -> bytes:
@@ -294,21 +277,17 @@ def evaluation(tried: Tried, target: Target) -> dict[str, Json]:
     }
 
 
+_STATUS: dict[str, Status] = {
+    "measured": "PASSED", "incorrect": "INCORRECT_NUMERICAL", "rejected": "COMPILE_ERROR",
+    "build-failed": "COMPILE_ERROR", "timed-out": "TIMEOUT", "cancelled": "TIMEOUT", "crashed": "RUNTIME_ERROR",
+    "impossible": "RUNTIME_ERROR", "disturbed": "RUNTIME_ERROR",
+}  # fmt: skip
+
+
 def status(verdict: Verdict) -> Status:
     """Return the format's status for a verdict; a candidate that a static check rejected counts as not compiled."""
-    match verdict:
-        case Measured():
-            return "PASSED"
-        case Incorrect():
-            return "INCORRECT_NUMERICAL"
-        case Rejected() | BuildFailed():
-            return "COMPILE_ERROR"
-        case TimedOut() | Cancelled():
-            return "TIMEOUT"
-        case Crashed(stage=stage):
-            return "COMPILE_ERROR" if stage == "build" else "RUNTIME_ERROR"
-        case Impossible() | Disturbed():
-            return "RUNTIME_ERROR"
+    in_build = isinstance(verdict, Crashed) and verdict.stage == "build"
+    return "COMPILE_ERROR" if in_build else _STATUS[verdict.kind]
 
 
 def _correctness(report: NumericReport, fidelity: str) -> dict[str, Json]:

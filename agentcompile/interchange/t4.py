@@ -16,26 +16,18 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import (
-    BuildFailed,
-    Cancelled,
-    Crashed,
-    Disturbed,
-    Impossible,
-    Incorrect,
-    Measured,
-    Measurement,
-    Rejected,
-    TimedOut,
-    Trial,
-    Verdict,
-    reason,
-)
+from agentcompile.ir.trial import Crashed, Measured, Measurement, Trial, Verdict, reason
 
 SCHEMA_VERSION = "1.0.0"
 OBJECTIVE = "time"
 """The measurement that is minimised: the median time of a launch."""
 Invalidity = Literal["timeout", "compile", "runtime", "correctness", "constraints", "correct"]
+
+_INVALIDITY: dict[str, Invalidity] = {
+    "measured": "correct", "rejected": "constraints", "build-failed": "compile", "incorrect": "correctness",
+    "timed-out": "timeout", "cancelled": "timeout", "crashed": "runtime", "impossible": "runtime",
+    "disturbed": "runtime",
+}  # fmt: skip
 
 
 def results(region: str, tried: Sequence[Tried], target: Target) -> dict[str, Json]:
@@ -78,21 +70,8 @@ def invalidity(verdict: Verdict) -> Invalidity:
     A time below the machine's floor is a measurement that went wrong, hence `runtime`; so is a run whose worker was
     killed from outside. A candidate that a person cancelled counts as `timeout`.
     """
-    match verdict:
-        case Measured():
-            return "correct"
-        case Rejected():
-            return "constraints"
-        case BuildFailed():
-            return "compile"
-        case Incorrect():
-            return "correctness"
-        case TimedOut() | Cancelled():
-            return "timeout"
-        case Crashed(stage=stage):
-            return "compile" if stage == "build" else "runtime"
-        case Impossible() | Disturbed():
-            return "runtime"
+    in_build = isinstance(verdict, Crashed) and verdict.stage == "build"
+    return "compile" if in_build else _INVALIDITY[verdict.kind]
 
 
 def _measurements(trial: Trial) -> list[Json]:

@@ -180,7 +180,6 @@ def members(data: bytes, path: Path) -> dict[str, bytes]:
 
 
 def _listed(about: Mapping[str, Json]) -> tuple[set[str], set[str]]:
-    """Return the members that a bundle with this table of contents must have, and the texts that it may also have."""
     needed, allowed = {ABOUT, LOCK, BUILD, NVRTC}, set[str]()
     for folder, key in (("sources", "source"), ("templates", "template")):
         rows = about.get(folder)

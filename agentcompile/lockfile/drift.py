@@ -87,7 +87,6 @@ def _model_drift(lock: Lock, model: ModelFacts) -> list[Drift]:
 
 
 def _show(value: object) -> str:
-    """Return a value as text: a digest by its start, a list by its items."""
     if isinstance(value, tuple):
         return " ".join(str(item) for item in value)
     text = str(value)

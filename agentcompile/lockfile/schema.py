@@ -6,7 +6,7 @@ paths or secrets, so that one run directory always gives the same bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 from agentcompile.ir.target import Target
@@ -39,31 +39,12 @@ class LockTarget:
     @classmethod
     def of(cls, target: Target) -> LockTarget:
         """Return `target` in the form that a lock has it."""
-        return cls(
-            kind=target.kind,
-            device=target.device,
-            arch=target.arch,
-            isa=tuple(sorted(target.isa)),
-            threads=target.threads,
-            cache_bytes=target.cache_bytes,
-            line_bytes=target.line_bytes,
-            toolchain=target.toolchain,
-            libraries=dict(sorted(target.libraries)),
-        )
+        told = {**asdict(target), "isa": tuple(sorted(target.isa)), "libraries": dict(sorted(target.libraries))}
+        return cls(**told)
 
     def target(self) -> Target:
         """Return the target as the compiler has it; digests made from it equal those of the original."""
-        return Target(
-            kind=self.kind,
-            device=self.device,
-            arch=self.arch,
-            isa=self.isa,
-            threads=self.threads,
-            cache_bytes=self.cache_bytes,
-            line_bytes=self.line_bytes,
-            toolchain=self.toolchain,
-            libraries=tuple(sorted(self.libraries.items())),
-        )
+        return Target(**{**asdict(self), "libraries": tuple(sorted(self.libraries.items()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +60,6 @@ class LockModel:
     """Tokens that the KV cache holds."""
     config: str
     graphs: dict[str, str]
-    """Phase to graph digest."""
     weights: str
 
 
@@ -170,9 +150,7 @@ class ModelEvidence:
     """The reference that ran in float32."""
     seed: int
     prompts: tuple[int, ...]
-    """Lengths of the prompts in tokens."""
     positions: int
-    """Number of positions that were compared."""
     kl: str
     """Mean KL(float32 || compiled)."""
     kl_eager: str

@@ -21,7 +21,7 @@ from agentcompile.measure import POLICY, Timing
 from agentcompile.planning.alternatives import Alternatives
 from agentcompile.planning.arms import Arm, fastest, gains, labelled, order, swap, template_of
 from agentcompile.planning.plans import Planned
-from agentcompile.planning.step_timer import Admitted, Kind, Sources, StepClock, StepTimer, as_fallback
+from agentcompile.planning.step_timer import Admitted, Kind, StepClock, StepTimer, as_fallback
 from agentcompile.regions.schedule import schedule
 from agentcompile.search import Budget, Move, StepStrategy, StepTask, StepTrial
 from agentcompile.tuning.partitions import Cut
@@ -87,33 +87,6 @@ def admit_chunk(
         parts = tuple(as_fallback(part, error.message) for part in planned.prefill)
         plan = Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact)
         return Admitted(plan=plan, parts=parts, notes=(*step.notes, error.message))
-
-
-def confirm(
-    cut: Cut, plan: Plan, planned: Planned, sources: Sources, clock: StepClock, emit: Emit, seed: int, kind: Kind
-) -> Admitted:
-    """Time an admitted plan again on fresh data, because it was disturbed; kernels that are no faster fall back."""
-    step = StepTimer(cut, dict(planned.layouts), sources, clock, emit, kind)
-    return step.admitted(plan.parts, plan.exact, seed + (len(clock.known) << 24))
-
-
-def time_as_is(
-    cut: Cut,
-    parts: Sequence[Part],
-    planned: Planned,
-    sources: Sources,
-    clock: StepClock,
-    emit: Emit,
-    seed: int,
-    kind: Kind,
-) -> Plan:
-    """Time a plan that a person changed beside PyTorch, in fresh processes; nothing of it falls back.
-
-    Raises:
-        AgentCompileError: the plan cannot be timed (undecided).
-    """
-    step = StepTimer(cut, dict(planned.layouts), sources, clock, emit, kind)
-    return step.timed_as_is(tuple(parts), planned.exact, seed)
 
 
 class StepTuner(StepTimer):
@@ -188,7 +161,6 @@ class StepTuner(StepTimer):
         return self._single(parts, at[0], seed) if len(at) == 1 else self._pair(parts, at[0], at[1], free, seed)
 
     def _single(self, parts: Arm, index: int, seed: int) -> tuple[Arm, float]:
-        """Time the alternatives of one part, and return the fastest step with the log ratio of its gain."""
         name = self._cut.regions[parts[index].region].name
         alternatives = self._alternatives.candidates_for(parts[index])
         near = self._nearest(parts, index, alternatives, seed, name)
@@ -247,7 +219,6 @@ class StepTuner(StepTimer):
         return frozenset(new.region for _, new in changed)
 
     def _note_untried(self, task: StepTask, trials: Sequence[StepTrial]) -> None:
-        """Note for people how many regions were not tried at all, if there are any."""
         tried = {trial.candidate.id for trial in trials}
         if left := sum(move.id not in tried for move in task.singles):
             self._notes.append(f"the {self._name}: alternatives of {left} regions not tried: time is up")
@@ -294,7 +265,6 @@ class StepTuner(StepTimer):
 
 
 def _worth_trying(cut: Cut, parts: Sequence[Part], rules: StepRules) -> list[Part]:
-    """Return the parts that run a kernel and take at least `rules.least_share` of the step, largest share first."""
-    shares = {row.id: row.share for row in cut.summary.rows}
+    shares = {row.region.id: row.share for row in cut.summary.rows}
     found = [part for part in parts if isinstance(part.choice, Kernel) and shares[part.region] >= rules.least_share]
     return sorted(found, key=lambda part: -shares[part.region])

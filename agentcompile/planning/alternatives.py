@@ -40,6 +40,7 @@ class Alternatives(Protocol):
 
     def limit(self, left: Left) -> None:
         """Set the countdown of the step that is tuned now: when no seconds are `left` nothing more is evaluated."""
+        return
 
     def candidates_for(self, part: Part) -> tuple[Choice, ...]:
         """Return the choices to try in the step in place of the part's own; empty when there are none.
@@ -49,19 +50,23 @@ class Alternatives(Protocol):
 
     def note_order(self, part: Part, order: Sequence[Choice]) -> None:
         """Note the order of a part's alternatives in a short timing of the step, the fastest first."""
+        return
 
     def correct_of(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
         """Return those of `choices` that are correct; those that were not evaluated yet are evaluated now."""
+        return tuple(choices)
 
     def partners(self, part: Part, *, first: bool) -> tuple[Choice, ...]:
         """Return the choices to try together with alternatives of a neighbour: kernels that leave room for it.
 
         Where this step is the `first` to choose for the region, kernels of other templates are added, which may suit
-        other neighbours.
+        other neighbours. There are none where kernels run one after another.
         """
+        return ()
 
     def forget(self, part: Part) -> None:
         """Forget the noted order of a part's alternatives."""
+        return
 
     def shippable(self, part: Part, known: Choice) -> Choice:
         """Return the part's choice if it may ship (confirmed and accepted); else `known`, which may."""
@@ -70,14 +75,14 @@ class Alternatives(Protocol):
         """Return the source of every candidate that a choice may have, by digest."""
 
 
-class RankedAlternatives:
-    """Alternatives on a CPU: kernels of the same layouts that lost to the choice in isolation, evaluated already."""
+class RankedAlternatives(Alternatives):
+    """Alternatives on a CPU: kernels of the same layouts that lost to the choice in isolation, evaluated already.
+
+    So nothing new is evaluated; they are few, so that all are timed long and their order need not be noted.
+    """
 
     def __init__(self, trials: RunTrials, acceptance: Acceptance, rankings: Mapping[str, Ranking]) -> None:
         self._trials, self._acceptance, self._rankings = trials, acceptance, rankings
-
-    def limit(self, left: Left) -> None:
-        """Do nothing, because nothing new is evaluated."""
 
     def candidates_for(self, part: Part) -> tuple[Choice, ...]:
         """Return at most `MOST_RANKED`; for a kernel that PyTorch beats in isolation the fallback is the first."""
@@ -90,20 +95,6 @@ class RankedAlternatives:
                 rest: tuple[Choice, ...] = tuple(kernel for kernel in kernels if kernel != part.choice)
                 return (ranking.fallback, *rest)[:MOST_RANKED]
         return ()
-
-    def note_order(self, part: Part, order: Sequence[Choice]) -> None:
-        """Do nothing, because the few alternatives are all timed long."""
-
-    def correct_of(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
-        """Return all of `choices`: they were evaluated before they were ranked."""
-        return tuple(choices)
-
-    def partners(self, part: Part, *, first: bool) -> tuple[Choice, ...]:
-        """Return no choices, because kernels on a CPU run one after another."""
-        return ()
-
-    def forget(self, part: Part) -> None:
-        """Do nothing, because no order was noted."""
 
     def shippable(self, part: Part, known: Choice) -> Choice:
         """Return the part's choice, which is confirmed already, if it passes the full suite; else `known`."""
@@ -203,7 +194,6 @@ class SpaceAlternatives:
         return [trials[id] for id in ranked if times[id] <= NOT_MUCH_SLOWER * times[ranked[0]]]
 
     def _others(self, part: Part, trials: Iterable[Trial]) -> tuple[Kernel, ...]:
-        """Return the kernels of `trials` that are faster than PyTorch, without the part's own."""
         made = (_provisional(trial) for trial in trials)
         own = part.choice.candidate if isinstance(part.choice, Kernel) else None
         return tuple(one for one in made if one is not None and one.candidate != own)
@@ -240,7 +230,6 @@ def alternatives_of(
 
 
 def _times(trials: Iterable[Trial]) -> dict[str, int]:
-    """Return the last known median time of a site in ns, by candidate id."""
     return {
         trial.candidate.id: trial.verdict.measurement.median_ns
         for trial in trials

@@ -29,7 +29,7 @@ def labelled(arms: Sequence[Arm]) -> list[tuple[str, Arm]]:
 def asked(arms: Sequence[tuple[str, Sequence[Part]]], at: Regime, **how: Json) -> str:
     """Return a digest of what whole steps run, at which regime, and `how` they are timed: the key of a timing."""
     parts: list[Json] = [
-        [label, [[part.region, list(part.sites), candidate_of(part.choice), _source(part.choice)] for part in arm]]
+        [label, [[part.region, list(part.sites), candidate_of(part.choice), source_of(part.choice)] for part in arm]]
         for label, arm in arms
     ]
     return digest("steps/1", parts, encode(at), how)
@@ -63,7 +63,8 @@ def candidate_of(choice: Choice) -> str:
     return choice.candidate.id if isinstance(choice, Kernel) else ""
 
 
-def _source(choice: Choice) -> str:
+def source_of(choice: Choice) -> str:
+    """Return the source digest of a kernel; empty for a fallback."""
     return choice.source if isinstance(choice, Kernel) else ""
 
 

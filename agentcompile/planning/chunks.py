@@ -48,7 +48,6 @@ class Chunk:
 
     program: Program
     jobs: tuple[EvaluationJob, ...]
-    """The kernels of the program, each once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,6 @@ class Chunks:
     cut: Partition
     parts: tuple[Part, ...]
     templates: Mapping[str, Template]
-    """Templates by digest."""
     target: Target
     layouts: Layouts
     pinned: Mapping[tuple[str, str, Params], Source] = field(default_factory=dict)
@@ -153,12 +151,10 @@ class Chunks:
 
 
 def _lengths(most: int) -> tuple[int, ...]:
-    """Return the lengths that a chunk of up to `most` tokens may have, longest first; the last one always fits."""
     return (*(length for length in reversed(LENGTHS) if PADDED < length <= most), min(most, PADDED))
 
 
 def _fits_in(program: Program) -> bool:
-    """Return whether activations take at most `ROOM` of the bytes that weights, constants and the KV cache take."""
     resident = {
         buffer.tensor: buffer.nbytes for buffer in program.buffers if buffer.role in ("weight", "constant", "state")
     }

@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agentcompile.backends import backend_of
-from agentcompile.control.steering import Earlier
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, PlanAdmitted, Warned
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Measured, Part, Plan, Ruling, Trial, reason
-from agentcompile.planning.admission import time_as_is
 from agentcompile.planning.plans import Planned
-from agentcompile.planning.step_timer import Kind, Sources, StepClock
+from agentcompile.planning.step_timer import Kind, Sources, StepClock, StepTimer, afresh
+from agentcompile.runs.progress import State
 from agentcompile.space import OutsideError, Space
 from agentcompile.tuning.partitions import Cut
 
@@ -87,11 +86,6 @@ def _say_what_applies_nowhere(plans: Sequence[Plan], rulings: Mapping[str, Rulin
 
 
 def _choice(ruling: Ruling, bench: PlanChecks) -> Choice:
-    """Return the choice that a rejection (a fallback) or an override (a kernel) puts into the plan.
-
-    Raises:
-        AgentCompileError: the overriding candidate is in no space, or failed (undecided).
-    """  # noqa: DOC501
     if ruling.word == "reject" or ruling.candidate is None:
         why = f": {ruling.reason}" if ruling.reason else ""
         return Fallback(reason=f"rejected by a person{why}", decided_by="human", approval=ruling.approval)
@@ -124,7 +118,6 @@ def _part(part: Part, rulings: Mapping[str, Ruling], choices: Mapping[str, Choic
 
 
 def _bare(parts: Sequence[Part]) -> list[tuple[str, tuple[int, ...], Candidate | None]]:
-    """Return what the parts run (region id, sites, candidate or None), without who decided it."""
     return [
         (part.region, part.sites, part.choice.candidate if isinstance(part.choice, Kernel) else None) for part in parts
     ]
@@ -169,8 +162,9 @@ def weighed(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Se
         return before
     if plan.phase == "prefill" and not backend_of(bench.kind).prompt_kernels:
         return Plan(regime=plan.regime, parts=plan.parts, exact=False)
-    seed = bench.seed + (len(bench.clock.known) << 24 if before else 0)
-    found = time_as_is(cut, plan.parts, planned, bench.sources, bench.clock, bench.emit, seed, bench.kind)
+    seed = afresh(bench.seed, bench.clock) if before else bench.seed
+    step = StepTimer(cut, dict(planned.layouts), bench.sources, bench.clock, bench.emit, bench.kind)
+    found = step.timed_as_is(plan.parts, planned.exact, seed)
     bench.emit(PlanAdmitted(plan=found, layouts=planned.layouts, ruled=True))
     if found.log_ratio - found.half_width <= 0:
         text = f"{found.regime.name}: {found.step_ns / 1e6:.3f} ms with these decisions"
@@ -178,7 +172,7 @@ def weighed(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Se
     return found
 
 
-def known_plan(earlier: Earlier, cuts: Sequence[Cut], spaces: Mapping[str, Space]) -> Planned | None:
+def known_plan(earlier: State, cuts: Sequence[Cut], spaces: Mapping[str, Space]) -> Planned | None:
     """Return the cover that an earlier process of the run admitted in the step; None when there is none.
 
     None, too, when it does not fit these cuts and spaces any more.

@@ -10,7 +10,7 @@ from agentcompile.backends import backend_of
 from agentcompile.ir.graph import ITEM_BYTES, concrete
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling
-from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Part, Trial
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Measured, Part, Trial
 from agentcompile.ops.layouts import LAYOUTS, fits, multiplied
 from agentcompile.regions.cover import cover, cover_jointly
 from agentcompile.regions.downsets import CoverError
@@ -37,7 +37,6 @@ class Planned:
     """Covers of both phases, which agree on the layouts of weights."""
 
     decode: tuple[tuple[Part, ...], ...]
-    """One cover for each regime."""
     prefill: tuple[Part, ...]
     layouts: Layouts
     exact: bool
@@ -133,9 +132,8 @@ def plan(
     def covered(near: bool, more_ns: float) -> tuple[float, Planned]:
         """Return the cost of a cover, and the cover that is cheapest when every fallback costs `more_ns` more."""
         options = decoding(near)
-        problems = [
-            Problem(graph=cut.graph, partition=cut.partition, options=_dearer(cut, options, more_ns)) for cut in decode
-        ]
+        dearer = {id: tuple(_dearer(option, more_ns) for option in some) for id, some in options.items()}
+        problems = [Problem(graph=cut.graph, partition=cut.partition, options=dearer) for cut in decode]
         found = cover_jointly([*problems, prompt], forbidden=forbidden)
         made = Planned(
             decode=found.parts[:-1],
@@ -144,7 +142,9 @@ def plan(
             exact=found.exact,
             decode_ns=_estimate(found.parts[0], options),
         )
-        thought_ns = more_ns * sum(_sites(parts, Fallback) for parts in made.decode)
+        thought_ns = more_ns * sum(
+            len(part.sites) for parts in made.decode for part in parts if isinstance(part.choice, Fallback)
+        )
         left = sum(leaves(cut, parts) for cut, parts in zip(decode, made.decode, strict=True)) if leaving_ns else 0
         return found.cost_ns - thought_ns + leaving_ns * left, made
 
@@ -154,17 +154,8 @@ def plan(
     return min(covers, key=lambda pair: pair[0])[1]
 
 
-def _dearer(cut: Cut, options: Mapping[str, tuple[Option, ...]], more_ns: float) -> dict[str, tuple[Option, ...]]:
-    """Return the options of a cut's regions by id, with every fallback `more_ns` dearer."""
-
-    def made(option: Option) -> Option:
-        return replace(option, cost_ns=option.cost_ns + more_ns) if isinstance(option.choice, Fallback) else option
-
-    return {id: tuple(map(made, options[id])) for id in cut.regions}
-
-
-def _sites(parts: Sequence[Part], kind: type[Choice]) -> int:
-    return sum(len(part.sites) for part in parts if isinstance(part.choice, kind))
+def _dearer(option: Option, more_ns: float) -> Option:
+    return replace(option, cost_ns=option.cost_ns + more_ns) if isinstance(option.choice, Fallback) else option
 
 
 def leaves(cut: Cut, parts: Sequence[Part]) -> int:
@@ -188,7 +179,6 @@ def _options(
     costs: Callable[[Region, Kernel], float],
     near: bool = False,
 ) -> tuple[Option, ...]:
-    """Return the fallback and the ranked kernels of a region with their costs; if `near`, `ranking.near` too."""
     task = next((s for s in tasks if s.region.id == region.id), None)
     if task is None or ranking is None:
         reason = "no template serves this region here" if task is None else "the budget was spent before its turn"
@@ -208,8 +198,6 @@ def confirmed_ns(kernel: Kernel, trials: Sequence[Trial]) -> float:
     Raises:
         KeyError: the kernel has no confirm trial with a time.
     """
-    from agentcompile.ir.trial import Measured
-
     times = {
         trial.candidate.id: float(trial.verdict.measurement.median_ns)
         for trial in trials

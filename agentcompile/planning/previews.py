@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from agentcompile import catalog
 from agentcompile.advice.configure import Inquiry, check, counsel_of, is_remote
 from agentcompile.advice.counsel import prompts_of
 from agentcompile.advice.prompt import Prompt, prompt_of
@@ -15,12 +12,10 @@ from agentcompile.evaluation.machine import ceilings, evaluator_of, this_machine
 from agentcompile.events import Emit, silent
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.region import Region
-from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import Options
-from agentcompile.regions.kinds import facts as kinds
 from agentcompile.runs.stages import shared
 from agentcompile.tuning.partitions import bound, cut
-from agentcompile.tuning.prepared import hot, informed, prepare, questions, started
+from agentcompile.tuning.prepared import hot, informed, prepare, questions, started, templates_for
 from agentcompile.tuning.trial_database import TrialDatabase
 
 
@@ -63,8 +58,7 @@ def _is_called(region: Region, name: str) -> bool:
 def inspect_model(options: Options, emit: Emit = silent) -> None:
     """Capture a model, cut it into regions and bound their spaces, which come as events; only ceilings are measured."""
     here = this_machine(options)
-    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
-    templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
+    templates = templates_for(options)
     emit(started(options, here))
     with evaluator_of(here, options.seed) as evaluator:
         model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)

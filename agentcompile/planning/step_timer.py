@@ -136,7 +136,6 @@ class StepTimer:
         )
 
     def _beside_pytorch(self, parts: Arm, seed: int) -> Timing | Death:
-        """Time the plan, arm 1, beside PyTorch, arm 0."""
         arms = [("pytorch", tuple(as_fallback(part, "baseline") for part in parts)), ("plan", parts)]
         return self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
 
@@ -193,7 +192,11 @@ class StepTimer:
         if (known := self._clock.known.get(steps)) is not None:
             return known
         sources = self._sources.sources()
-        programs = [(label, self._program(parts, sources)) for label, parts in arms]
+        cut = self._cut
+        programs = [
+            (label, lower(cut.graph, schedule(cut.graph, cut.partition, parts), sources, self._layouts))
+            for label, parts in arms
+        ]
         found = self._clock(
             programs, at=at, rounds=rounds, processes=processes, claim=claim, seed=seed, trusted=trusted
         )
@@ -201,10 +204,10 @@ class StepTimer:
             self._emit(StepsTimed(steps=steps, timing=found))
         return found
 
-    def _program(self, parts: Sequence[Part], sources: Mapping[str, Source]) -> Program:
-        cut = self._cut
-        placed = schedule(cut.graph, cut.partition, parts)
-        return lower(cut.graph, placed, sources, self._layouts)
+
+def afresh(seed: int, clock: StepClock) -> int:
+    """Return a seed for data that no earlier timing of the run had."""
+    return seed + (len(clock.known) << 24)
 
 
 def _chunk_of(graph: Graph) -> int:

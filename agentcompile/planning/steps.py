@@ -9,10 +9,10 @@ from agentcompile.evaluation.step_clock import StepClock
 from agentcompile.evaluation.time_budget import TimeBudget, part_of
 from agentcompile.events import Emit, PlanAdmitted, Warned
 from agentcompile.ir.trial import Choice, Kernel, Part, Plan
-from agentcompile.planning.admission import admit, admit_chunk, confirm
+from agentcompile.planning.admission import admit, admit_chunk
 from agentcompile.planning.alternatives import Alternatives
 from agentcompile.planning.plans import Planned
-from agentcompile.planning.step_timer import Admitted
+from agentcompile.planning.step_timer import Admitted, StepTimer, afresh
 from agentcompile.runs.stages import stage
 from agentcompile.search import StepStrategy
 from agentcompile.tuning.prepared import PreparedModel
@@ -68,15 +68,14 @@ def confirm_steps(
     seed: int,
     emit: Emit,
 ) -> tuple[Plan, ...]:
-    """Return the `plans` of an earlier process of the run; contended ones are timed again."""
+    """Return the `plans` of an earlier process of the run; contended ones are timed again, and may fall back."""
     with stage(emit, "admit") as say:
         kind = prepared.here.target.kind
-        found = [
-            _reported(confirm(cut, plan, planned, trials, clock, emit, seed, kind), planned, emit)
-            if plan.contended
-            else plan
-            for cut, plan in zip([*prepared.decode, prepared.prefill], plans, strict=True)
-        ]
+        found = list(plans)
+        for at, (cut, plan) in enumerate(zip([*prepared.decode, prepared.prefill], plans, strict=True)):
+            if plan.contended:
+                step = StepTimer(cut, dict(planned.layouts), trials, clock, emit, kind)
+                found[at] = _reported(step.admitted(plan.parts, plan.exact, afresh(seed, clock)), planned, emit)
         still = sum(plan.contended for plan in found)
         say(f"{still} of {sum(plan.contended for plan in plans)} contended plans are still contended")
     return tuple(found)
@@ -105,7 +104,6 @@ def _shares(decode: Sequence[Sequence[Part]]) -> list[float]:
 
 
 def _reported(admitted: Admitted, planned: Planned, emit: Emit) -> Plan:
-    """Emit the notes and the admitted plan as events, and return the plan."""
     for note in admitted.notes:
         emit(Warned(text=note))
     emit(PlanAdmitted(plan=admitted.plan, layouts=planned.layouts))

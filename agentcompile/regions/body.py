@@ -57,7 +57,6 @@ def make(match: Match, known: LegalityFacts) -> Made:
 
 
 def _seen(use: Use, known: LegalityFacts) -> Shape:
-    """Return the shape at the end of a chain of reshapes."""
     return use.views[-1].args if use.views else known.table[use.value].shape
 
 

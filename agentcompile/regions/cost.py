@@ -31,12 +31,8 @@ def cost(body: Graph, ports: tuple[Port, ...], *, tokens: int, context: int) -> 
 
 def _flops(node: Node, table: dict[str, Value], tokens: int, context: int) -> int:
     if node.op == "linear":
-        return (
-            2
-            * _numel(node.inputs[0], table, tokens)
-            * table[node.inputs[1].value].numel()
-            // _last(node.inputs[1], table)
-        )
+        weight = table[node.inputs[1].value]
+        return 2 * _numel(node.inputs[0], table, tokens) * weight.numel() // int(weight.shape[-1])
     if node.op == "attention":
         return 4 * _numel(node.inputs[0], table, tokens) * _span(node, context)
     if node.op in GATHERS or node.op == "cache_append":
@@ -60,11 +56,6 @@ def _numel(use: Use, table: dict[str, Value], tokens: int) -> int:
             whole = shape[axis] if isinstance(shape[axis], int) else tokens
             shape[axis] = len(range(int(whole))[slice(start, stop)])
     return math.prod(concrete(shape, tokens))
-
-
-def _last(use: Use, table: dict[str, Value]) -> int:
-    dim = table[use.value].shape[-1]
-    return dim if isinstance(dim, int) else 1
 
 
 def _span(node: Node, context: int) -> int:

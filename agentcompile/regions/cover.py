@@ -55,7 +55,6 @@ def cover_jointly(
 
 
 def _components(made: Model) -> list[tuple[int, ...]]:
-    """Return the classes that have a choice, grouped by the stretches that connect them."""
     groups: list[set[int]] = []
     for plan in made.plans:
         for stretch in plan.stretches:
@@ -69,11 +68,7 @@ def _components(made: Model) -> list[tuple[int, ...]]:
 
 
 def _assign(made: Model, classes: tuple[int, ...], fixed: Assignment, limit: int) -> tuple[Assignment, bool]:
-    """Return the best layouts of a group of connected classes, and whether all assignments were tried.
-
-    Raises:
-        CoverError: no layouts of these classes serve every plan.
-    """
+    """Return the best layouts of a group of connected classes, and whether all assignments were tried."""  # noqa: DOC501
     involved = [
         (p, s, stretch.weight)
         for p, plan in enumerate(made.plans)
@@ -123,7 +118,6 @@ def _moves(made: Model, classes: tuple[int, ...], involved: set[tuple[int, int]]
 def _descend(
     start: dict[int, str], moves: Sequence[dict[int, str]], total: Callable[[Assignment], Total]
 ) -> dict[int, str]:
-    """Take improving moves until none is left."""
     best, cost = start, total(start)
     improved = True
     while improved:

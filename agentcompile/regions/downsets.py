@@ -72,8 +72,6 @@ Steps = dict[int, list[tuple[int, int]]]
 
 
 class _Search:
-    """The search that expands downsets by the spots that may come next."""
-
     def __init__(self, order: Order, spots: Sequence[Spot]) -> None:
         self.full = (1 << len(order.before)) - 1
         self._spots = spots
@@ -140,11 +138,7 @@ def _ancestors(order: Order, mask: int) -> int:
 
 
 def _alive(steps: Steps, full: int, order: Order) -> Steps:
-    """Return only the downsets from which the whole graph can be reached.
-
-    Raises:
-        CoverError: the whole graph cannot be reached from the empty downset.
-    """
+    """Return only the downsets from which the whole graph can be reached."""  # noqa: DOC501
     alive = {full}
     kept: Steps = {full: []}
     for done in reversed(steps):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from agentcompile.ir.graph import Node, Phase
 from agentcompile.ir.kind import KindFacts, PortFacts
@@ -17,7 +16,7 @@ from agentcompile.regions.pattern import Arg, Line, MatchStep, Pattern, Size, pa
 from agentcompile.regions.views import Seen, parse_views
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Kind:
     """A name and the pattern of operators it covers; templates and kernels read its `dims` and `constants`."""
 
@@ -39,36 +38,25 @@ class Kind:
     view is not a region.
     """
 
-    def parse(self) -> Pattern:
-        """Parse the pattern's lines and match plan."""
-        return _pattern(self)
+    @functools.cached_property
+    def parsed(self) -> Pattern:
+        """The pattern's lines and match plan."""
+        return parse_pattern(self.name, self.pattern, self.beside)
 
-    def parse_dims(self) -> tuple[Size, ...]:
-        """Parse the named extents."""
-        return _sizes(self, self.dims)
+    @functools.cached_property
+    def sizes(self) -> tuple[Size, ...]:
+        """The named extents."""
+        return parse_sizes(self.name, self.dims, self.parsed)
 
-    def parse_views(self) -> tuple[Seen, ...]:
-        """Parse the stated views."""
-        return _views(self)
+    @functools.cached_property
+    def scalars(self) -> tuple[Size, ...]:
+        """The named scalars."""
+        return parse_sizes(self.name, self.constants, self.parsed)
 
-    def parse_constants(self) -> tuple[Size, ...]:
-        """Parse the named scalars."""
-        return _sizes(self, self.constants)
-
-
-@functools.lru_cache(maxsize=256)
-def _pattern(kind: Kind) -> Pattern:
-    return parse_pattern(kind.name, kind.pattern, kind.beside)
-
-
-@functools.lru_cache(maxsize=512)
-def _sizes(kind: Kind, text: str) -> tuple[Size, ...]:
-    return parse_sizes(kind.name, text, kind.parse())
-
-
-@functools.lru_cache(maxsize=256)
-def _views(kind: Kind) -> tuple[Seen, ...]:
-    return parse_views(kind.name, kind.views, kind.parse(), kind.parse_dims())
+    @functools.cached_property
+    def stated(self) -> tuple[Seen, ...]:
+        """The stated views."""
+        return parse_views(self.name, self.views, self.parsed, self.sizes)
 
 
 _APPENDS = ("kc = cache_append(k_cache, kr, positions)", "vc = cache_append(v_cache, v, positions)")
@@ -207,27 +195,19 @@ SIGNATURES: dict[str, tuple[str, ...]] = {
     "rope": ("x", "cos", "sin"),
     "cache_append": ("cache", "new", "positions"),
     "attention": ("q", "k_cache", "v_cache", "positions"),
-    "silu": ("x",),
-    "gelu_tanh": ("x",),
-    "gelu": ("x",),
-    "relu": ("x",),
-    "sigmoid": ("x",),
-    "tanh": ("x",),
-    "add": ("a", "b"),
-    "sub": ("a", "b"),
-    "mul": ("a", "b"),
-    "div": ("a", "b"),
+    **dict.fromkeys(("silu", "gelu_tanh", "gelu", "relu", "sigmoid", "tanh"), ("x",)),
+    **dict.fromkeys(("add", "sub", "mul", "div"), ("a", "b")),
     "argmax": ("x",),
     "cast": ("x",),
 }
 """The normalised operators, each with the names of its inputs' ports in a region of that one operator."""
 
 
-WEIGHT_INPUTS: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {"embedding": (1,), "position_table": (1,), "rms_norm": (1,), "linear": (1, 2)}
-)
+WEIGHT_INPUTS: Mapping[str, tuple[int, ...]] = {
+    "embedding": (1,), "position_table": (1,), "rms_norm": (1,), "linear": (1, 2),
+}  # fmt: skip
 """The inputs that hold weights or constant tables, by operator."""
-STATE_INPUTS: Mapping[str, tuple[int, ...]] = MappingProxyType({"cache_append": (0,), "attention": (1, 2)})
+STATE_INPUTS: Mapping[str, tuple[int, ...]] = {"cache_append": (0,), "attention": (1, 2)}
 """The inputs that hold states, by operator."""
 APPENDS = "cache_append"
 """The operator that writes its first input; its result lives in that input and is not a port."""
@@ -266,11 +246,8 @@ def single_kind(node: Node) -> tuple[str, Pattern]:
 
 def facts() -> Mapping[str, KindFacts]:
     """Return the interface of every kind that templates may serve: the table's rows, then other single operators."""
-    found = {
-        row.name: _facts(row.name, row.parse(), row.parse_dims(), row.parse_constants(), row.exposes)
-        for row in REGION_KINDS
-    }
-    rows = {row.parse().lines[0].op for row in REGION_KINDS if _is_single(row.parse())}
+    found = {row.name: _facts(row.name, row.parsed, row.sizes, row.scalars, row.exposes) for row in REGION_KINDS}
+    rows = {row.parsed.lines[0].op for row in REGION_KINDS if _is_single(row.parsed)}
     for op, names in SIGNATURES.items():
         if op not in rows:
             name = op.replace("_", "-")

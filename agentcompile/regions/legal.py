@@ -32,7 +32,6 @@ class LegalityFacts:
     readers: dict[str, frozenset[str]]
     """The nodes that read each value, by value id."""
     kept: frozenset[str]
-    """The values that are outputs of the graph."""
 
 
 def facts(graph: Graph, order: Order) -> LegalityFacts:
@@ -67,7 +66,7 @@ def fault(
         or _broadcasts(match, known)
         or _families(values, known)
         or _connected(match)
-        or _convex(match, known)
+        or ("" if known.order.convex(known.order.mask(match.nodes)) else "a path leaves it and comes back")
     )
 
 
@@ -133,11 +132,6 @@ def _connected(match: Match) -> str:
             touched |= group
         groups.append(touched)
     return "" if len(groups) == 1 else "its operators share no value"
-
-
-def _convex(match: Match, known: LegalityFacts) -> str:
-    mask = known.order.mask(match.nodes)
-    return "" if known.order.convex(mask) else "a path leaves it and comes back"
 
 
 def state_root(known: LegalityFacts, value: str) -> str:

@@ -75,7 +75,8 @@ class Finder:
         """Return every match in order of its first operator, with each set of operators once."""
         found: dict[frozenset[str], Match] = {}
         for bound in self._extend(pattern, pattern.plan, {}, ()):
-            match = _in_line_order(kind, len(pattern.lines), bound)
+            ordered = sorted(bound, key=lambda item: item[0])  # operators of the `beside` lines are dropped
+            match = _match(kind, tuple(operator for line, operator in ordered if line < len(pattern.lines)))
             found.setdefault(match.nodes, match)
         position = {node.id: i for i, node in enumerate(self._all)}
         return sorted(found.values(), key=lambda match: min(position[node] for node in match.nodes))
@@ -154,12 +155,6 @@ def _inputs_come_from_outside(env: Mapping[str, str], done: tuple[tuple[int, Bou
     results = {name for _, bound in done for name in bound.outs}
     inside = {env[name] for name in results}
     return len(inside) == len(results) and not any(env[name] in inside for name in env.keys() - results)
-
-
-def _in_line_order(kind: str, lines: int, done: tuple[tuple[int, Bound], ...]) -> Match:
-    """Return the match of the first `lines` lines, in line order; operators of the `beside` lines are dropped."""
-    ordered = [bound for line, bound in sorted(done, key=lambda item: item[0]) if line < lines]
-    return _match(kind, tuple(ordered))
 
 
 def _match(kind: str, operators: tuple[Bound, ...]) -> Match:

@@ -35,11 +35,7 @@ class Partition:
     refusals: tuple[Refusal, ...] = ()
 
     def region(self, id: str) -> Region:
-        """Return the region with this id.
-
-        Raises:
-            KeyError: no region has this id.
-        """
+        """Return the region with this id."""
         return {region.id: region for region in self.regions}[id]
 
 
@@ -64,7 +60,7 @@ def partition(graph: Graph, regime: Regime, *, kinds: Sequence[Kind] = REGION_KI
     for kind in kinds:
         if graph.phase not in kind.phases:
             continue
-        for match in finder.find(kind.name, kind.parse()):
+        for match in finder.find(kind.name, kind.parsed):
             made = _admit(kind, match, known, regime, count)
             if isinstance(made, Refusal):
                 refusals.append(made)
@@ -85,14 +81,14 @@ def _singles(finder: Finder, known: LegalityFacts, alone: set[str], regime: Regi
 
 
 def _admit(kind: Kind, match: Match, known: LegalityFacts, regime: Regime, tokens: int) -> Region | Refusal:
-    views = kind.parse_views()
+    views = kind.stated
     viewed = frozenset(seen.name for seen in views)
-    reason = fault(match, kind.parse().results, frozenset(kind.exposes), known, viewed)
+    reason = fault(match, kind.parsed.results, frozenset(kind.exposes), known, viewed)
     if not reason:
         made = make(match, known)
         try:
-            dims = measure_dims(kind.parse_dims(), made.body, tokens)
-            constants = measure_constants(kind.parse_constants(), made.body)
+            dims = measure_dims(kind.sizes, made.body, tokens)
+            constants = measure_constants(kind.scalars, made.body)
         except UnequalError as unequal:
             reason = str(unequal)
         else:
@@ -130,7 +126,6 @@ def _region(
 
 
 def _merged(regions: list[Region], known: Order) -> tuple[Region, ...]:
-    """Merge equal regions into one that has all their sites in the graph's order."""
     groups: dict[str, list[Region]] = {}
     for region in regions:
         groups.setdefault(region.id, []).append(region)

@@ -187,10 +187,7 @@ def _plan(kind: str, lines: tuple[Line, ...]) -> tuple[MatchStep, ...]:
     """Return the steps that bind all lines, starting at the last line or at the line that feeds its family.
 
     Later steps follow bound names. Producers go first, because a value has only one.
-
-    Raises:
-        PatternError: the lines are not connected.
-    """
+    """  # noqa: DOC501
     start = len(lines) - 1
     if lines[start].family:
         fed_by = lines[start].args[lines[start].shared].name

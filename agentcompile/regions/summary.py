@@ -1,4 +1,4 @@
-"""A summary of each region for a person and an adviser: work, intensity, roofline floor, share of the step.
+"""A summary of each region for a person and an adviser: its roofline floor and its share of the step.
 
 In: a graph, its partition and the machine's ceilings. Out: `Summary`, plain rows. The step's floor is the floor of the
 cheapest exact cover by floors. A region's share is the part of its sites in that floor, whether that cover uses the
@@ -9,43 +9,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentcompile.ir.codec import encode
-from agentcompile.ir.digest import Json
 from agentcompile.ir.graph import Graph
-from agentcompile.ir.region import Boundary, Port, Region
+from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.ir.trial import Fallback
 from agentcompile.regions.cover import cover
-from agentcompile.regions.kinds import hot_kinds
-from agentcompile.regions.legal import Refusal
 from agentcompile.regions.partition import Partition
 from agentcompile.regions.problem import Option, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionFigures:
-    """The summary of one region; work, bytes and floor are those of one site."""
+    """The summary of one region."""
 
-    id: str
-    name: str
-    kind: str
-    hot: bool
-    sites: int
-    path: str
-    """The module path of the first site."""
-    operators: int
-    dims: tuple[tuple[str, int], ...]
-    ports: tuple[Port, ...]
-    flops: int
-    bytes: int
-    weight_bytes: int
-    state_bytes: int
-    activation_bytes: int
-    intensity: float
-    """FLOP per byte."""
-    bound: str
-    """The ceiling that the floor touches: `memory` or `compute`."""
+    region: Region
     floor_ns: float
+    """The floor of one site."""
     share: float
     """The floors of all the region's sites over the floor of the step."""
     covered: int
@@ -54,22 +33,13 @@ class RegionFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A graph as regions, largest share first, with the boundaries and refusals that kept operators apart."""
+    """A graph as regions, largest share first."""
 
-    regime: str
-    operators: int
-    residency: Residency
     step_floor_ns: float
     step_bytes: int
     """The bytes that the cheapest cover by floors moves."""
     exact: bool
     rows: tuple[RegionFigures, ...]
-    boundaries: tuple[Boundary, ...]
-    refusals: tuple[Refusal, ...]
-
-    def to_json(self) -> Json:
-        """Return plain JSON values with the dataclasses' own keys."""
-        return encode(self)
 
 
 def summarise(graph: Graph, partition: Partition, ceiling: Ceiling, residency: Residency) -> Summary:
@@ -82,44 +52,17 @@ def summarise(graph: Graph, partition: Partition, ceiling: Ceiling, residency: R
     covered = {part.region: len(part.sites) for part in best.parts[0]}
     step = max(best.cost_ns, 1e-9)
     rows = [
-        _row(region, id, floors[id], step, covered.get(id, 0), ceiling, residency) for id, region in regions.items()
+        RegionFigures(
+            region=region,
+            floor_ns=floors[id],
+            share=floors[id] * len(region.sites) / step,
+            covered=covered.get(id, 0),
+        )
+        for id, region in regions.items()
     ]
     return Summary(
-        regime=partition.regime.name,
-        operators=len(graph.nodes),
-        residency=residency,
         step_floor_ns=best.cost_ns,
         step_bytes=sum(regions[id].cost.bytes * count for id, count in covered.items()),
         exact=best.exact,
-        rows=tuple(sorted(rows, key=lambda row: (-row.share, row.name))),
-        boundaries=partition.boundaries,
-        refusals=partition.refusals,
-    )
-
-
-def _row(
-    region: Region, id: str, floor: float, step: float, covered: int, ceiling: Ceiling, residency: Residency
-) -> RegionFigures:
-    cost = region.cost
-    compute = ceiling.floor_ns(flops=cost.flops, bytes=0, residency=residency)
-    return RegionFigures(
-        id=id,
-        name=region.name,
-        kind=region.kind,
-        hot=region.kind in hot_kinds(),
-        sites=len(region.sites),
-        path=region.sites[0].path,
-        operators=len(region.body.nodes),
-        dims=region.dims,
-        ports=region.ports,
-        flops=cost.flops,
-        bytes=cost.bytes,
-        weight_bytes=cost.weight_bytes,
-        state_bytes=cost.state_bytes,
-        activation_bytes=cost.activation_bytes,
-        intensity=cost.intensity,
-        bound="compute" if compute >= floor else "memory",
-        floor_ns=floor,
-        share=floor * len(region.sites) / step,
-        covered=covered,
+        rows=tuple(sorted(rows, key=lambda row: (-row.share, row.region.name))),
     )

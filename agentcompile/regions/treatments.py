@@ -66,7 +66,6 @@ class Model:
     """The data for covering jointly; `solved` caches the best path of a stretch by the layouts it depends on."""
 
     names: tuple[tuple[str, ...], ...]
-    """The tensor names of each class."""
     alternatives: tuple[tuple[str, ...], ...]
     """The layouts in which some option wants each class, row-major first."""
     treatments: tuple[Treatment, ...]
@@ -146,13 +145,10 @@ class _Placed:
     index: int
     mask: int
     residents: tuple[tuple[str, str], ...]
-    """Pairs (port, tensor name)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared:
-    """One problem without the forbidden options."""
-
     order: Order
     weight: float
     options: Mapping[int, tuple[Option, ...]]
@@ -178,7 +174,6 @@ def _prepare(problem: Problem, forbidden: Collection[tuple[str, Choice]]) -> _Pr
 
 
 def _allowed(problem: Problem, forbidden: Collection[tuple[str, Choice]]) -> dict[int, tuple[Option, ...]]:
-    """Return the options that are not forbidden by region index, for the regions that keep some."""
     found = {}
     for r, region in enumerate(problem.partition.regions):
         id = region.id
@@ -224,8 +219,6 @@ def _numbered(keys: Mapping[str, Hashable]) -> dict[str, int]:
 
 
 class _Treatments:
-    """The treatments made so far, without duplicates."""
-
     def __init__(self) -> None:
         self.made: list[Treatment] = []
         self._numbers: dict[tuple[int, int, tuple[tuple[str, int], ...]], int] = {}

@@ -95,6 +95,5 @@ def _as_stated(seen: Seen, use: Use, shape: tuple[Dim, ...], dims: Mapping[str, 
 
 
 def _taken(views: tuple[View, ...], shape: tuple[int, ...], tokens: int) -> str:
-    """Return a chain of views in words."""
     steps = [f"{view.op}{list(concrete(view.args, tokens))}" for view in views]
     return " ".join([str(list(shape)), *steps])

@@ -8,13 +8,13 @@ ratio lies within +-5e-4; both over every position of every prompt.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, silent
+from agentcompile.ir.whole import PhaseScore
 from agentcompile.options import Options
 from agentcompile.replay.load import replay_lock
 from agentcompile.runtime import eager
@@ -26,28 +26,9 @@ _LONGEST = 512
 """Tokens of a prompt that are scored; further ones cost time and add little."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accuracy:
-    """The figures over all positions; ratios are natural logarithms."""
-
-    tokens: int
-    kl: float
-    """Mean KL(float32 || compiled), in nats per token."""
-    kl_eager: float
-    log_perplexity_ratio: float
-    """The logarithm ln(perplexity compiled / perplexity float32)."""
-    half_width: float
-    """Half of the ratio's 95 % interval, from the spread over positions."""
-    mismatches: int
-    """Positions whose greedy token differs from float32's."""
-    beyond_top: int
-    """Mismatches where either token is not among the other model's five most likely ones."""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the tolerances hold."""
-        within = abs(self.log_perplexity_ratio) - self.half_width <= PERPLEXITY_GATE
-        return self.kl <= max(KL_GATE * self.kl_eager, KL_FLOOR) and within and self.beyond_top == 0
+def _within(found: PhaseScore) -> bool:
+    ratio = abs(found.log_perplexity_ratio) - found.half_width <= PERPLEXITY_GATE
+    return found.kl <= max(KL_GATE * found.kl_eager, KL_FLOOR) and ratio and found.beyond_top == 0
 
 
 def verify_lock(lock: Path, options: Options, prompts: Sequence[str], emit: Emit = silent) -> Mapping[str, float | str]:
@@ -66,7 +47,7 @@ def verify_lock(lock: Path, options: Options, prompts: Sequence[str], emit: Emit
         raise AgentCompileError("no prompt has two tokens or more", hint="give longer prompts, one a line")
     found = measure(compiled.logits, compiled.checkpoint, scored)
     figures: dict[str, float | str] = {
-        "tokens": found.tokens,
+        "tokens": found.positions,
         "KL(float32 || compiled)": found.kl,
         "KL(float32 || eager)": found.kl_eager,
         "KL ratio (at most 1.25)": found.kl / max(found.kl_eager, 1e-12),
@@ -75,7 +56,7 @@ def verify_lock(lock: Path, options: Options, prompts: Sequence[str], emit: Emit
         "greedy mismatches": found.mismatches,
         "beyond the top five": found.beyond_top,
     }
-    if not found.ok:
+    if not _within(found):
         text = "; ".join(f"{name} {value:.4g}" for name, value in figures.items() if isinstance(value, float))
         hint = "`agentcompile explain REGION` shows each kernel's errors; compile again to choose others"
         raise AgentCompileError(f"{lock}: the compiled model is less accurate than allowed: {text}",
@@ -85,7 +66,7 @@ def verify_lock(lock: Path, options: Options, prompts: Sequence[str], emit: Emit
 
 def measure(
     logits: Callable[[Sequence[int]], torch.Tensor], checkpoint: Path, texts: Sequence[Sequence[int]]
-) -> Accuracy:
+) -> PhaseScore:
     """Compare a compiled model's teacher-forced `logits` (ids -> [len, vocab] float32) with float32 and eager."""
     exact, plain = eager.load(checkpoint, torch.float32), eager.load(checkpoint)
     found_rows = []
@@ -93,13 +74,4 @@ def measure(
         for ids in texts:
             batch = torch.tensor([list(ids)])
             found_rows += rows(exact(batch).logits[0], plain(batch).logits[0], logits(ids), [*ids[1:], None])
-    found = summary("decode", found_rows)
-    return Accuracy(
-        tokens=found.positions,
-        kl=found.kl,
-        kl_eager=found.kl_eager,
-        log_perplexity_ratio=found.log_perplexity_ratio,
-        half_width=found.half_width,
-        mismatches=found.mismatches,
-        beyond_top=found.beyond_top,
-    )
+    return summary("decode", found_rows)

@@ -20,12 +20,13 @@ from agentcompile.ir.program import Program
 from agentcompile.ir.region import Regime
 from agentcompile.ir.target import Target
 from agentcompile.ir.trial import Part
-from agentcompile.lockfile import Drift, Lock, LockPlan, ModelFacts, drift, ordered, read_lock, regime_of
-from agentcompile.ops.layouts import LAYOUTS
+from agentcompile.lockfile.drift import Drift, ModelFacts, drift
+from agentcompile.lockfile.files import read_lock
+from agentcompile.lockfile.order import ordered, regime_of
+from agentcompile.lockfile.schema import Lock, LockPlan
 from agentcompile.options import Options
 from agentcompile.planning.chunks import Chunks, capacity
 from agentcompile.regions.downsets import CoverError
-from agentcompile.regions.kinds import facts as kinds
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.schedule import ScheduledSite as Placed
 from agentcompile.regions.schedule import schedule
@@ -34,6 +35,7 @@ from agentcompile.replay.sources import LockSources
 from agentcompile.runs.stages import stage
 from agentcompile.runtime.lower import lower
 from agentcompile.tuning.partitions import graph_of
+from agentcompile.tuning.prepared import templates_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +52,6 @@ class Opened:
     chunks: Chunks
     """The prefill plan at any chunk length, on a GPU."""
     jobs: tuple[EvaluationJob, ...]
-    """Every kernel of the lock, once."""
 
     @property
     def capacity(self) -> int:
@@ -80,9 +81,7 @@ def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool
     checkpoint = _checkpoint(path, lock, options)
     with stage(emit, "capture"):
         model = load_model(checkpoint, lock.model.context, here.store, here.hashes)
-    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
-    templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
-    opened = opened_with(path, lock, here, model, templates, kept, emit, locked=locked)
+    opened = opened_with(path, lock, here, model, templates_for(options), kept, emit, locked=locked)
     kept.keep(opened.jobs)
     return opened
 
@@ -169,11 +168,6 @@ def _compared(lock: Lock, target: Target, model: Model) -> tuple[Drift, ...]:
 
 
 def _judge(path: Path, found: Sequence[Drift], emit: Emit, locked: bool) -> None:
-    """Emit what has drifted.
-
-    Raises:
-        AgentCompileError: a field with the grade `refuse` differs, or with `locked` any field (drift).
-    """
     for row in found:
         emit(DriftFound(field=row.field, locked=row.locked, here=row.here, grade=row.grade, remedy=row.remedy))
     fatal = [row for row in found if locked or row.grade == "refuse"]
@@ -185,11 +179,6 @@ def _judge(path: Path, found: Sequence[Drift], emit: Emit, locked: bool) -> None
 
 
 def _program(pins: Pins, plan: LockPlan, captured: Captured, cuts: Cuts) -> tuple[Program, Partition, tuple[Part, ...]]:
-    """Lower one plan of the lock; every kernel that it names is added to the jobs of `pins`.
-
-    Raises:
-        AgentCompileError: the model lacks a region, or a choice does not hold here (drift).
-    """
     graph, cut = cuts(captured, regime_of(plan), pins.lock.target.kind)
     regions = {region.id: region for region in cut.regions}
     parts = []

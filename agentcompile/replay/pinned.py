@@ -25,7 +25,8 @@ from agentcompile.ir.scope import region_dtype
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Params, Source, Template
 from agentcompile.ir.trial import Choice, Fallback, Kernel
-from agentcompile.lockfile import Drift, Lock, LockChoice
+from agentcompile.lockfile.drift import Drift
+from agentcompile.lockfile.schema import Lock, LockChoice
 from agentcompile.materialize import inlined, specialise
 from agentcompile.ops.layouts import LAYOUTS, fits
 from agentcompile.regions.kinds import facts as kinds
@@ -47,7 +48,6 @@ class Pins:
     jobs: dict[str, EvaluationJob] = field(default_factory=dict)
     """Every kernel, once, by source digest."""
     used: dict[str, Template] = field(default_factory=dict)
-    """The template of every kernel, by its digest."""
     found: dict[tuple[str, str], tuple[str, Template]] = field(default_factory=dict)
     """Template id and dtype of the region to the digest that the lock pins and the template that was found for it."""
     own: dict[str, None] = field(default_factory=dict)
@@ -94,11 +94,7 @@ class Pins:
         )
 
     def _template(self, choice: LockChoice, dtype: str) -> Template:
-        """Return the template of a choice; for one id and dtype there is one, however many choices name it.
-
-        Raises:
-            AgentCompileError: two choices pin different templates under that id (drift).
-        """
+        """Return the template of a choice; for one id and dtype there is one, however many choices name it."""
         key, pinned = (choice.template, dtype), choice.template_digest
         if key not in self.found:
             self.found[key] = (pinned, self._find(choice, dtype))
@@ -182,12 +178,10 @@ def _foreign(own: Source, made: Source, template: Template, params: Params) -> s
 
 
 def _bare(text: str) -> str:
-    """Return the text without empty lines and without `#line` directives."""
     return "\n".join(line for line in text.splitlines() if line.strip() and not line.startswith("#line "))
 
 
 def _declared(head: str) -> dict[str, str]:
-    """Return the values that a generated head gives to names, by name."""
     return {found[1]: found[2] for found in _VALUE.finditer(head)}
 
 

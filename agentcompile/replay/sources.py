@@ -9,7 +9,6 @@ from pathlib import Path
 from agentcompile.build import NVRTC_SCRIPT, build_command
 from agentcompile.evaluation.jobs import EvaluationJob
 from agentcompile.ir.template import Source, Template
-from agentcompile.lockfile import Lock
 from agentcompile.lockfile.bundle import (
     Bundle,
     Tools,
@@ -22,6 +21,7 @@ from agentcompile.lockfile.bundle import (
     template_in,
 )
 from agentcompile.lockfile.files import lock_bytes, write_file
+from agentcompile.lockfile.schema import Lock
 from agentcompile.system.plain_files import read_plain
 from agentcompile.system.store import Store
 

@@ -13,9 +13,10 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
-from agentcompile.ir.trial import Fallback, Kernel, Layouts, Measured, Part, Plan, Rule, Trial
+from agentcompile.ir.trial import Kernel, Layouts, Measured, Part, Plan, Rule, Trial
 from agentcompile.ir.whole import ModelCheck
-from agentcompile.lockfile import (
+from agentcompile.lockfile.files import write_lock
+from agentcompile.lockfile.schema import (
     Evidence,
     Lock,
     LockChoice,
@@ -26,10 +27,10 @@ from agentcompile.lockfile import (
     ModelEvidence,
     RegionEvidence,
     StepEvidence,
-    write_lock,
 )
 from agentcompile.measure import POLICY
 from agentcompile.options import Options
+from agentcompile.planning.arms import source_of
 from agentcompile.planning.plans import Planned
 from agentcompile.replay.sources import LockSources
 from agentcompile.runs.stages import stage
@@ -56,10 +57,8 @@ class LockFacts:
     policy: str
     choose: Rule = "admitted"
     strategy: str = ""
-    """The strategy that searched the regions."""
     advice: tuple[str, ...] = ()
     check: ModelCheck | None = None
-    """The comparison of the whole model with float32."""
 
 
 def lock_of(
@@ -98,12 +97,9 @@ def lock_of(
 
 def _settings() -> dict[str, str]:
     """Return the numbers of the timing protocol, for people; the policy's digest covers these and the tolerances."""
-    return {name.replace("_", "-"): str(value) for name, value in sorted(_items(encode(POLICY)))}
-
-
-def _items(value: object) -> list[tuple[str, object]]:
-    assert isinstance(value, dict)
-    return list(value.items())
+    told = encode(POLICY)
+    assert isinstance(told, dict)
+    return {name.replace("_", "-"): str(value) for name, value in sorted(told.items())}
 
 
 def _plan(cut: Cut, plan: Plan) -> LockPlan:
@@ -121,38 +117,26 @@ def _plan(cut: Cut, plan: Plan) -> LockPlan:
 def _choice(region: Region, part: Part) -> LockChoice:
     every = len(region.sites)
     at = () if len(part.sites) in (0, every) else part.sites
-    match part.choice:
-        case Kernel() as kernel:
-            return LockChoice(
-                region=part.region,
-                name=region.name,
-                sites=len(at) or every,
-                at=at,
-                use="kernel",
-                template=kernel.candidate.template,
-                template_digest=kernel.candidate.template_digest,
-                params=dict(kernel.candidate.params),
-                source=kernel.source,
-                decided_by=kernel.decided_by,
-                reason="" if kernel.decided_by == "measured" else kernel.reason,
-                approval=kernel.approval,
-            )
-        case Fallback(reason=reason) as fallback:
-            return LockChoice(
-                region=part.region,
-                name=region.name,
-                sites=len(at) or every,
-                at=at,
-                use="fallback",
-                params={},
-                decided_by=fallback.decided_by,
-                reason=reason,
-                approval=fallback.approval,
-            )
+    choice = part.choice
+    kernel = choice if isinstance(choice, Kernel) else None
+    point = kernel.candidate if kernel is not None else None
+    return LockChoice(
+        region=part.region,
+        name=region.name,
+        sites=len(at) or every,
+        at=at,
+        use="fallback" if kernel is None else "kernel",
+        template="" if point is None else point.template,
+        template_digest="" if point is None else point.template_digest,
+        params={} if point is None else dict(point.params),
+        source=source_of(choice),
+        decided_by=choice.decided_by,
+        reason="" if choice.decided_by == "measured" else choice.reason,
+        approval=choice.approval,
+    )
 
 
 def _evidence(plans: Sequence[Plan], trials: Mapping[str, Sequence[Trial]]) -> tuple[RegionEvidence, ...]:
-    """Return the confirming trial of every kernel, each with a digest over all trials of its region."""
     rows: dict[str, RegionEvidence] = {}
     for plan in plans:
         for part in plan.parts:

@@ -109,7 +109,6 @@ class State:
     """Digests of the exchanges that advice was taken from, in the order in which it came."""
     unadvised: tuple[AdviceMissed, ...] = ()
     searched_s: float = 0.0
-    """Seconds that the finished searches took."""
     steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
     """Timings of whole steps, by the digest of what was timed; cleared when a candidate is to be evaluated again."""
     pace: SearchProgress | None = None
@@ -255,34 +254,24 @@ def fold(events: Iterable[Event], state: State | None = None) -> State:
     return state
 
 
+_OF_A_PROCESS = (
+    "stages", "graphs", "boundaries", "paused", "lock", "drift", "failure", "finished", "unadvised", "pace",
+)  # fmt: skip
+"""Fields that tell of one process of a run; the next one begins without them."""
+
+
 def _started(state: State, event: RunStarted) -> State:
     """Start a new run, or continue one: then trials, rows, choices, decisions and complete plans stay."""
-    again = state.status != "waiting"
-    return State(
+    fresh = State()
+    gone = (*_OF_A_PROCESS, *(() if state.settled else ("plans", "ruled", "layouts")))
+    return changed(
+        state,
         status="running",
-        model=event.model,
-        version=event.version,
-        options=event.options,
-        target=event.target,
-        budget_trials=event.budget_trials,
-        resumed=state.resumed + again,
+        **{name: getattr(event, name) for name in ("model", "version", "options", "target", "budget_trials")},
+        **{name: getattr(fresh, name) for name in gone},
+        resumed=state.resumed + (state.status != "waiting"),
         rows=tuple(changed(row, running="", under_way=(), rounds=(0, 0)) for row in state.rows),
-        trials=state.trials,
-        tried=state.tried,
-        plans=state.plans if state.settled else (),
-        ruled=state.ruled if state.settled else (),
-        layouts=state.layouts if state.settled else (),
-        settled=state.settled,
-        decided=state.decided,
-        review=state.review,
-        ui_hz=state.ui_hz,
         asked=tuple(asked for asked in state.asked if asked.what != "cancel"),
-        warnings=state.warnings,
-        spent=state.spent,
-        exchanges=state.exchanges,
-        searched_s=state.searched_s,
-        steps=state.steps,
-        checks=state.checks,
     )
 
 
@@ -311,26 +300,16 @@ def _without(stages: tuple[StageRow, ...], stage: FlowStage) -> tuple[StageRow, 
     return tuple(row for row in stages if row.stage != stage)
 
 
+_SHOWN = ("region", "name", "regime", "sites", "flops", "bytes", "floor_ns", "share", "operators", "ports", "dims")
+_KEPT = ("state", "counts", "best", "choice", "head", "advice")
+"""Fields of a row that stay when a resumed run finds its region again."""
+
+
 def _found(state: State, event: RegionFound) -> State:
-    row = RegionProgress(
-        region=event.region,
-        name=event.name,
-        kind=event.region_kind,
-        regime=event.regime,
-        sites=event.sites,
-        flops=event.flops,
-        bytes=event.bytes,
-        floor_ns=event.floor_ns,
-        share=event.share,
-        operators=event.operators,
-        ports=event.ports,
-        dims=event.dims,
-    )
+    row = RegionProgress(kind=event.region_kind, **{name: getattr(event, name) for name in _SHOWN})
     if (known := state.row(event.region)) is None:
         return changed(state, rows=(*state.rows, row))
-    # Found again by a resumed run: results of trials stay.
-    kept = changed(row, state=known.state, counts=known.counts, best=known.best, choice=known.choice, head=known.head)
-    kept = changed(kept, advice=known.advice)
+    kept = changed(row, **{name: getattr(known, name) for name in _KEPT})
     return changed(state, rows=tuple(kept if old.region == event.region else old for old in state.rows))
 
 

@@ -130,7 +130,6 @@ def _confirmed(state: State, kernel: Kernel) -> Measurement | None:
 
 
 def _times(measurement: Measurement) -> tuple[str, str, str]:
-    """Return the baseline's time, the candidate's time and their ratio."""
     speedup = f"{'~' if measurement.contended else ''}{measurement.speedup:.2f}×"
     return duration(measurement.baseline_ns), duration(measurement.median_ns), speedup
 
@@ -144,21 +143,11 @@ def choice_text(choice: Choice) -> str:
             return f"PyTorch: {reason}"
 
 
+_FIELDS = {"regions": "rows", "plans": "final", "trials": "counts"}
+"""Fields of a state that are called otherwise in JSON."""
+
+
 def state_json(state: State) -> dict[str, Json]:
     """Return a run for programs: everything but the single trials."""
-    return {
-        "status": state.status,
-        "model": state.model,
-        "target": encode(state.target),
-        "stages": encode(state.stages),
-        "graphs": encode(state.graphs),
-        "boundaries": encode(state.boundaries),
-        "regions": encode(state.rows),
-        "plans": encode(state.final),
-        "lock": encode(state.lock),
-        "drift": encode(state.drift),
-        "warnings": encode(state.warnings),
-        "failure": encode(state.failure),
-        "trials": encode(state.counts),
-        "ui_hz": state.ui_hz,
-    }
+    names = "status model target stages graphs boundaries regions plans lock drift warnings failure trials ui_hz"
+    return {name: encode(getattr(state, _FIELDS.get(name, name))) for name in names.split()}

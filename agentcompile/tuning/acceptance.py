@@ -5,7 +5,7 @@ In: parts of a plan, or jobs. Out: those that failed, each with a trial that the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.evaluator import EvaluationJob, Evaluator, Prepared
@@ -80,7 +80,7 @@ class Acceptance:
         """Validate the kernels that no earlier run accepted, and return the trials of those that failed."""
         fresh = [job for job in jobs if not accepted(self._notes, job, self._target)]
         failed: list[Trial] = []
-        for done, (job, result) in enumerate(self._evaluator.prepare(self._held(fresh), depth="accept")):
+        for done, (job, result) in enumerate(self._evaluator.prepare(self._steering.held(fresh), depth="accept")):
             self._emit(RoundsProgress(region=job.region.id, done=done, total=len(fresh)))
             if isinstance(result, Prepared):
                 note_accepted(self._notes, job, self._target)
@@ -88,9 +88,3 @@ class Acceptance:
                 failed.append(trial_of(job, result, "confirm"))
                 self._emit(TrialFinished(trial=failed[-1]))
         return failed
-
-    def _held(self, jobs: Sequence[EvaluationJob]) -> Iterator[EvaluationJob]:
-        """Yield the jobs one after another, waiting while the session is paused."""
-        for job in jobs:
-            self._steering.point()
-            yield job

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
@@ -71,9 +70,7 @@ class MachineTrials:
     def __enter__(self) -> MachineTrials:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -186,10 +183,7 @@ def _write_ahead(db: sqlite3.Connection) -> None:
     """Switch to write-ahead logging, retrying for `_BUSY_S` seconds.
 
     While another process switches, SQLite fails at once, whatever its time limit.
-
-    Raises:
-        OperationalError: the file cannot be switched, or stayed busy too long.
-    """
+    """  # noqa: DOC501
     end = time.monotonic() + _BUSY_S
     while True:
         try:

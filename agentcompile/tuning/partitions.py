@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agentcompile import check
-from agentcompile.advice import Adviser
+from agentcompile.advice.advisers import Adviser
 from agentcompile.backends import backend_of
 from agentcompile.capture import Captured
 from agentcompile.capture.batched import NotBatchableError, batched
@@ -111,24 +111,24 @@ def cut(
     told: set[str] = set()
     for one in cuts[:-1]:
         for row in one.summary.rows:
-            if row.id not in told:
-                emit(_found(row, one, target))
+            if row.region.id not in told:
+                emit(_found(row, target))
         told |= set(one.regions)
     for boundary in cuts[0].partition.boundaries:
         emit(BoundaryFound(op=boundary.op, reason=boundary.reason, detail=boundary.detail, path=boundary.path))
     return tuple(cuts[:-1]), cuts[-1]
 
 
-def _found(row: RegionFigures, cut: Cut, target: Target) -> RegionFound:
-    region = cut.regions[row.id]
+def _found(row: RegionFigures, target: Target) -> RegionFound:
+    region = row.region
     return RegionFound(
-        region=row.id,
-        name=row.name,
-        region_kind=row.kind,
+        region=region.id,
+        name=region.name,
+        region_kind=region.kind,
         regime=region.regime.name,
-        sites=row.sites,
-        flops=row.flops,
-        bytes=row.bytes,
+        sites=len(region.sites),
+        flops=region.cost.flops,
+        bytes=region.cost.bytes,
         floor_ns=row.floor_ns,
         share=row.share,
         operators=tuple(node.op for node in region.body.nodes),
@@ -138,12 +138,10 @@ def _found(row: RegionFigures, cut: Cut, target: Target) -> RegionFound:
 
 
 def _interface(port: Port) -> str:
-    """Return the description of a port for people: name, role, access, dtype and shape."""
     return f"{port.name}: {port.role}, {port.access}, {port.dtype} [{', '.join(map(str, port.shape))}]"
 
 
 def _offer(template: Template) -> Offer:
-    """Return the description for people of a template that serves a region."""
     return Offer(
         template=template.id,
         language=template.language,
@@ -159,9 +157,8 @@ def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> 
     Of a prefill only regions with a template are emitted as events: all others run in PyTorch.
     """
     spaces: list[Space] = []
-    rows = {row.id: (row, cut) for cut in cuts for row in cut.summary.rows}
-    for row, own in rows.values():
-        region = own.regions[row.id]
+    for row in {row.region.id: row for cut in cuts for row in cut.summary.rows}.values():
+        region = row.region
         refused: list[str] = []
         templates = []
         for template in catalog.serving(region.kind, region_dtype(region)):
@@ -175,7 +172,7 @@ def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> 
         if region.regime.phase == "prefill":
             if not templates:
                 continue
-            emit(_found(row, own, target))
+            emit(_found(row, target))
         space = Space(region, templates, target)
         reasons = [*refused, *(f"{e.template}: {e.points} points: {e.reason}" for e in space.exclusions)]
         emit(

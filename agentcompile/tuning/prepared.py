@@ -7,7 +7,7 @@ from pathlib import Path
 
 import agentcompile
 from agentcompile import catalog
-from agentcompile.advice import adviser_of
+from agentcompile.advice.advisers import adviser_of
 from agentcompile.advice.configure import counsel_of, is_remote
 from agentcompile.advice.counsel import Counsel, prompts_of
 from agentcompile.backends import backend_of
@@ -44,6 +44,12 @@ class PreparedModel:
     """The tasks of the prefill; empty on a CPU, where a prefill has no kernels."""
 
 
+def templates_for(options: Options) -> catalog.Catalog:
+    """Return the templates that come with the package, and those in the folders that the options name."""
+    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
+    return catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
+
+
 def started(options: Options, here: Machine) -> RunStarted:
     """Return the event with which a run begins."""
     return RunStarted(
@@ -58,8 +64,7 @@ def started(options: Options, here: Machine) -> RunStarted:
 def prepare(options: Options, here: Machine, evaluator: WorkerEvaluator, emit: Emit) -> PreparedModel:
     """Capture a model's graphs, cut them into regions, bound the space of each, and ask the adviser about it."""
     adviser = adviser_of(options.advisor)
-    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
-    templates = catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
+    templates = templates_for(options)
     with stage(emit, "capture") as say:
         model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
         info = model.captured.info
@@ -130,4 +135,4 @@ def questions(prepared: PreparedModel) -> dict[str, tuple[Question, Advice]]:
 
 def hot(prepared: PreparedModel) -> set[str]:
     """Return the ids of the decode regions in the cheapest cover by roofline floors."""
-    return {row.id for cut in prepared.decode for row in cut.summary.rows if row.covered}
+    return {row.region.id for cut in prepared.decode for row in cut.summary.rows if row.covered}

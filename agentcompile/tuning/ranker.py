@@ -49,7 +49,6 @@ class Ranker:
         return {region: in_pytorch(task) for region, task in self._trials.tasks.items()}
 
     def _first(self, task: TuneTask, no: Collection[str]) -> Ranking:
-        """Return the ranking of one region by the adviser's order, without the candidate ids in `no`."""
         region, advice = task.region.id, self._advised(task)
         while True:
             refused = {trial.candidate.id for trial in self._trials.of(region)} | set(no)

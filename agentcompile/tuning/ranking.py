@@ -15,23 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentcompile.ir.template import Candidate, Template
-from agentcompile.ir.trial import (
-    BuildFailed,
-    Cancelled,
-    Choice,
-    Crashed,
-    Disturbed,
-    Fallback,
-    Impossible,
-    Incorrect,
-    Kernel,
-    Measured,
-    Measurement,
-    Rejected,
-    TimedOut,
-    Trial,
-    Verdict,
-)
+from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Measurement, Trial
 from agentcompile.measure.policy import POLICY
 
 TIE = 0.005
@@ -46,7 +30,7 @@ Signature = tuple[tuple[str, str], ...]
 """Sorted (port family, layout) pairs, without those that are `row-major`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Traits:
     """Tie-breakers between kernels: fewer risk flags, then less workspace."""
 
@@ -73,10 +57,6 @@ class Ranking:
         """Return whether `choice` is a kernel of `near`, chosen only because it keeps the step in native code."""
         return any(choice in kernels for _, kernels in self.near)
 
-    def kernels_of(self, signature: Signature) -> tuple[Kernel, ...]:
-        """Return the kernels that want exactly these layouts, best first; empty when there are none."""
-        return dict(self.kernels).get(signature, ())
-
 
 def signature_of(template: Template) -> Signature:
     """Return the layout signature of a template: the layouts other than row-major that it asks for."""
@@ -92,8 +72,8 @@ def finalists(trials: Sequence[Trial], templates: Mapping[str, Template], *, eac
     failed = {trial.candidate.id for trial in searched if not isinstance(trial.verdict, Measured)}
     longest: dict[str, Trial] = {}
     for trial in searched:
-        known = longest.get(trial.candidate.id)
-        if trial.candidate.id not in failed and (known is None or _rounds(trial) >= _rounds(known)):
+        known = longest.get(trial.candidate.id, trial)
+        if trial.candidate.id not in failed and _measurement(trial).rounds >= _measurement(known).rounds:
             longest[trial.candidate.id] = trial
     taken = Counter[Signature]()
     kept = list[Candidate]()
@@ -114,6 +94,7 @@ def rank(
     `trials` may hold every trial of the region: search trials only enter the fallback's reason.
     """
     last = {trial.candidate.id: trial for trial in trials if trial.fidelity == "confirm"}
+    timed = [(trial, trial.verdict.measurement) for trial in last.values() if isinstance(trial.verdict, Measured)]
 
     def ordered(some: Sequence[Trial]) -> tuple[tuple[Signature, tuple[Kernel, ...]], ...]:
         by_layout: dict[Signature, list[Trial]] = {}
@@ -125,22 +106,18 @@ def rank(
         )
 
     return Ranking(
-        kernels=ordered([trial for trial in last.values() if _wins(trial.verdict)]),
+        kernels=ordered([trial for trial, m in timed if _wins(m)]),
         fallback=Fallback(reason=why_fallback(trials)),
-        near=ordered([trial for trial in last.values() if not _wins(trial.verdict) and _is_near(trial.verdict)]),
+        near=ordered([trial for trial, m in timed if not _wins(m) and _is_near(m)]),
     )
 
 
-def _is_near(verdict: Verdict) -> bool:
-    if not isinstance(verdict, Measured):
-        return False
-    return verdict.measurement.median_ns - verdict.measurement.baseline_ns < LEAVING_NS
+def _is_near(m: Measurement) -> bool:
+    return m.median_ns - m.baseline_ns < LEAVING_NS
 
 
-def _wins(verdict: Verdict) -> bool:
-    if not isinstance(verdict, Measured):
-        return False
-    return verdict.measurement.comparison == "FASTER" or seems_faster(verdict.measurement)
+def _wins(m: Measurement) -> bool:
+    return m.comparison == "FASTER" or seems_faster(m)
 
 
 def seems_faster(m: Measurement) -> bool:
@@ -154,15 +131,10 @@ def _ordered(trials: Sequence[Trial], traits: Callable[[Candidate], Traits]) -> 
     while left:
         best = _log_ratio(left[0])
         equals = [trial for trial in left if best - _log_ratio(trial) <= math.log1p(TIE)]
-        chosen = min(equals, key=lambda trial: _tie_key(trial.candidate, traits))
+        chosen = min(equals, key=lambda trial: (traits(trial.candidate), trial.candidate.id))
         ordered.append(chosen)
         left.remove(chosen)
     return ordered
-
-
-def _tie_key(candidate: Candidate, traits: Callable[[Candidate], Traits]) -> tuple[int, int, str]:
-    own = traits(candidate)
-    return own.risks, own.workspace_bytes, candidate.id
 
 
 def _kernel(trial: Trial) -> Kernel:
@@ -190,10 +162,6 @@ def _log_ratio(trial: Trial) -> float:
     return _measurement(trial).log_ratio
 
 
-def _rounds(trial: Trial) -> int:
-    return _measurement(trial).rounds
-
-
 def why_fallback(trials: Sequence[Trial]) -> str:
     """Return why no kernel is used: how many candidates ended in which way by their last trial, and the nearest one.
 
@@ -217,39 +185,18 @@ def why_fallback(trials: Sequence[Trial]) -> str:
 
 
 TIMED = ("slower", "the same", "inconclusive", "faster in search alone", "faster")
-FATES = (
-    "rejected",
-    "failed to build",
-    "incorrect",
-    "crashed",
-    "timed out",
-    "disturbed",
-    "cancelled",
-    "impossibly fast",
-    *TIMED,
-)
+_FAILED = {
+    "rejected": "rejected", "build-failed": "failed to build", "incorrect": "incorrect", "crashed": "crashed",
+    "timed-out": "timed out", "disturbed": "disturbed", "cancelled": "cancelled", "impossible": "impossibly fast",
+}  # fmt: skip
+FATES = (*_FAILED.values(), *TIMED)
 """Every way in which a candidate can end, in the order of the stages of its evaluation."""
 
 
 def _fate(trial: Trial) -> str:
-    match trial.verdict:
-        case Rejected():
-            return "rejected"
-        case BuildFailed():
-            return "failed to build"
-        case Incorrect():
-            return "incorrect"
-        case Crashed():
-            return "crashed"
-        case TimedOut():
-            return "timed out"
-        case Disturbed():
-            return "disturbed"
-        case Cancelled():
-            return "cancelled"
-        case Impossible():
-            return "impossibly fast"
-        case Measured(measurement=m):
-            if m.comparison == "FASTER":
-                return "faster" if trial.fidelity == "confirm" else "faster in search alone"
-            return {"SLOWER": "slower", "SAME": "the same"}.get(m.comparison, "inconclusive")
+    if not isinstance(trial.verdict, Measured):
+        return _FAILED[trial.verdict.kind]
+    comparison = trial.verdict.measurement.comparison
+    if comparison == "FASTER":
+        return "faster" if trial.fidelity == "confirm" else "faster in search alone"
+    return {"SLOWER": "slower", "SAME": "the same"}.get(comparison, "inconclusive")

@@ -17,7 +17,7 @@ class RunTrials:
     def __init__(self, tasks: Iterable[TuneTask], jobs: JobMaker) -> None:
         self._tasks = {task.region.id: task for task in tasks}
         self._jobs = jobs
-        self._trials: dict[str, tuple[Trial, ...]] = {}
+        self._by_region: dict[str, tuple[Trial, ...]] = {}
 
     @property
     def tasks(self) -> Mapping[str, TuneTask]:
@@ -27,24 +27,24 @@ class RunTrials:
     @property
     def by_region(self) -> Mapping[str, Sequence[Trial]]:
         """The trials by region id, of every region that has an entry."""
-        return MappingProxyType(self._trials)
+        return MappingProxyType(self._by_region)
 
     @property
     def candidates(self) -> int:
         """The number of distinct candidates that were evaluated."""
-        return len({trial.candidate.id for trials in self._trials.values() for trial in trials})
+        return len({trial.candidate.id for trials in self._by_region.values() for trial in trials})
 
     def of(self, region: str) -> tuple[Trial, ...]:
         """Return the trials of a region id in the order in which they were made."""
-        return self._trials.get(region, ())
+        return self._by_region.get(region, ())
 
     def put(self, region: str, trials: Iterable[Trial]) -> None:
         """Replace the trials of a region id."""
-        self._trials[region] = tuple(trials)
+        self._by_region[region] = tuple(trials)
 
     def add(self, region: str, trials: Iterable[Trial]) -> None:
         """Append to the trials of a region id."""
-        self._trials[region] = (*self.of(region), *trials)
+        self._by_region[region] = (*self.of(region), *trials)
 
     def resume_from(self, past: Iterable[Trial]) -> None:
         """Add the trials that an earlier process of the run made.
@@ -60,7 +60,7 @@ class RunTrials:
     def sources(self) -> dict[str, Source]:
         """Return the source of every candidate that was tried, by digest."""
         found = {}
-        for id, trials in self._trials.items():
+        for id, trials in self._by_region.items():
             for candidate in {trial.candidate.id: trial.candidate for trial in trials}.values():
                 source = self._jobs.source(self._tasks[id], candidate)
                 found[source.digest] = source

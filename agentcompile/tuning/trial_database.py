@@ -8,23 +8,62 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from agentcompile import validate
+from agentcompile.catalog.aliases import ALIASES, formerly
 from agentcompile.evaluation.jobs import EvaluationJob
 from agentcompile.ir.digest import Json, digest, digest_files
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Candidate
+from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import Cancelled, Crashed, Disturbed, Impossible, Measured, TimedOut, Trial, Verdict
+from agentcompile.materialize import specialise
 from agentcompile.measure import POLICY
+from agentcompile.space import OutsideError, Space
 from agentcompile.system.notes import Notes
 from agentcompile.tuning.machine_trials import MachineTrials
-from agentcompile.tuning.renamed import Renamed
 from agentcompile.validate.tolerance import POLICY as TOLERANCES
 
 
+class Renamed:
+    """The former names of the candidates of some spaces: under another name, the same text has the same times.
+
+    A template's name is part of a candidate's id and the first line of its program text, so both were different then.
+    """
+
+    def __init__(self, spaces: Iterable[Space] = ()) -> None:
+        self._spaces = {space.region.id: space for space in spaces}
+        templates = {one.digest: one for space in self._spaces.values() for one in space.templates}
+        self._pairs: dict[str, tuple[Template, Template, str]] = {}
+        """By digest: the template, the same template under its old name, and the digest that the old one has."""
+        for now in templates.values():
+            if (old := formerly(now)) is not None:
+                self._pairs[now.digest] = (now, old, old.digest)
+
+    def then(self, candidate: Candidate) -> Candidate | None:
+        """Return the candidate under its template's old name; None when the template was never renamed."""
+        pair = self._pairs.get(candidate.template_digest)
+        return replace(candidate, template=pair[1].id, template_digest=pair[2]) if pair is not None else None
+
+    def now(self, trial: Trial) -> Trial:
+        """Return the trial under the template's present name; unchanged when it was not renamed or its text differs."""
+        own, space = trial.candidate, self._spaces.get(trial.candidate.region)
+        if own.template not in ALIASES or space is None:
+            return trial
+        try:
+            candidate = space.candidate(ALIASES[own.template][0], dict(own.params))
+        except OutsideError:
+            return trial
+        if self.then(candidate) != own:
+            return trial
+        now, old, _ = self._pairs[candidate.template_digest]
+        was, source = (specialise(one, space.region, own.params, space.target).digest for one in (old, now))
+        return replace(trial, candidate=candidate, source=source) if trial.source == was else trial
+
+
 class TrialDatabase:
-    """The trials of this run, and those of earlier runs on this machine under the same measurement policy.
+    """The trials of this run, and those of earlier runs on this machine under the measurement policy of this digest.
 
     Trials of earlier runs are also found under the former names of templates that `renamed` knows.
     """
@@ -68,12 +107,10 @@ class TrialDatabase:
         return None
 
     def _of_before(self, candidate: Candidate, source: str, fidelity: str, rounds: int) -> Trial | None:
-        """Return the shortest trial of at least `rounds` rounds made under a former name of the template, or None."""
         found = (one for one in self._earlier([candidate]) if (one.source, one.fidelity) == (source, fidelity))
         return next((one for one in found if one.rounds >= rounds), None)
 
     def _earlier(self, candidates: Iterable[Candidate]) -> list[Trial]:
-        """Return the trials of earlier runs made under former names of templates, translated to the present names."""
         then = [old.id for one in candidates if (old := self._renamed.then(one)) is not None]
         found = self._history.about(then, self._policy) if self._history is not None and then else ()
         return [self._renamed.now(one) for one in found]

@@ -92,7 +92,6 @@ class Tuner:
         return self._timed(task, [*heads[: min(fresh, most)], *late], rounds, fidelity="search", left=left)
 
     def _first_candidates(self, task: TuneTask) -> list[Candidate]:
-        """Return the most promising candidate of each template, best first."""
         order = self._advised(task).sorted(tuple(task.space))
         first = {candidate.template: candidate for candidate in reversed(order)}
         return [candidate for candidate in order if first[candidate.template] is candidate]
@@ -165,17 +164,10 @@ class Tuner:
         return confirmed
 
     def _begun(self, jobs: Sequence[EvaluationJob]) -> Iterator[EvaluationJob]:
-        """Yield the jobs one after another, emitting an event as each begins."""
-        for job in self._held(jobs):
+        for job in self._steering.held(jobs):
             self._notes.keep_source(job.source)
             one = job.candidate
             self._emit(TrialStarted(region=one.region, candidate=one.id, label=one.label))
-            yield job
-
-    def _held(self, jobs: Sequence[EvaluationJob]) -> Iterator[EvaluationJob]:
-        """Yield the jobs one after another, waiting while the session is paused."""
-        for job in jobs:
-            self._steering.point()
             yield job
 
     def _timed(
@@ -188,7 +180,6 @@ class Tuner:
         look: int = 0,
         left: Left = any_time,
     ) -> list[Trial]:
-        """Check, prepare and time the candidates without a known trial; return one trial for each candidate."""
         self._steering.point()
         done: dict[str, Trial] = {}
         fresh: list[EvaluationJob] = []
@@ -197,7 +188,8 @@ class Tuner:
             known = self._known(task, candidate, rounds * processes, fidelity)
             if known is not None:
                 done[candidate.id] = known[0]
-                self._note_baseline(task, known[0])
+                if isinstance(known[0].verdict, Measured):
+                    self._baselines.note(task.region.id, known[0].verdict.measurement.baseline_ns)
                 if not known[1]:
                     self._emit(TrialFinished(trial=known[0]))
                 continue
@@ -288,7 +280,3 @@ class Tuner:
             self._ceilings.append(self._evaluator.ceiling())
             floor = min(floor, region.floor_ns(self._ceilings[-1], residency))
         return floor
-
-    def _note_baseline(self, task: TuneTask, trial: Trial) -> None:
-        if isinstance(trial.verdict, Measured):
-            self._baselines.note(task.region.id, trial.verdict.measurement.baseline_ns)

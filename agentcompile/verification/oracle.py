@@ -79,7 +79,7 @@ def answers(captured: Captured, walks: Sequence[Walk], device: str, module: torc
 
 def _answers(captured: Captured, walks: Sequence[Walk], device: str, module: torch.nn.Module | None) -> Answers:
     oracle = oracle_of(captured, module)
-    with _exact(captured, oracle, device, module) as answer:
+    with _opened(captured, oracle, device, module, exact=True) as answer:
         stepped = _stepped(walks) if isinstance(answer, _Transformers) else ()
         asked = _asked(captured, [*walks, *stepped], answer, "float32")
         exact = asked[: len(walks)]
@@ -92,7 +92,7 @@ def _answers(captured: Captured, walks: Sequence[Walk], device: str, module: tor
     if captured.info.dtype == "fp32":
         return Answers(oracle=oracle, exact=exact, eager=(None,) * len(exact), cached=cached)
     short = [walk for walk in walks if len(walk.ids) <= SHORT]
-    with _own(captured, oracle, device, module) as answer:
+    with _opened(captured, oracle, device, module, exact=False) as answer:
         own = iter(_asked(captured, short, answer, captured.info.dtype))
     eager = tuple(next(own) if len(walk.ids) <= SHORT else None for walk in walks)
     return Answers(oracle=oracle, exact=exact, eager=eager, cached=cached)
@@ -145,11 +145,6 @@ def _cached(stepped: Sequence[Walk], exact: Sequence[torch.Tensor], answer: _Tra
 
 
 def _asked(captured: Captured, walks: Sequence[Walk], answer: Answer, kind: str) -> tuple[torch.Tensor, ...]:
-    """Return the scored logits of every walk; walks over the same tokens are computed together.
-
-    Raises:
-        AgentCompileError: the reference fails on a sequence (correctness).
-    """
     wanted: dict[tuple[int, ...], set[int]] = {}
     for walk in walks:
         wanted.setdefault(walk.ids, set()).update(walk.scored)
@@ -173,30 +168,20 @@ def _asked(captured: Captured, walks: Sequence[Walk], answer: Answer, kind: str)
     return tuple(torch.stack([made[walk.ids, at] for at in walk.scored]) for walk in walks)
 
 
-def _exact(
-    captured: Captured, oracle: Oracle, device: str, module: torch.nn.Module | None
+def _opened(
+    captured: Captured, oracle: Oracle, device: str, module: torch.nn.Module | None, *, exact: bool
 ) -> contextlib.AbstractContextManager[Answer]:
+    """Open the reference: `exact` in float32, otherwise in the model's own dtype."""
     match oracle:
         case "transformers":
-            return _transformers(captured.checkpoint, torch.float32, device)
+            return _transformers(captured.checkpoint, torch.float32 if exact else None, device)
         case "module":
             assert module is not None
-            return _module(captured, copy.deepcopy(module).float().eval(), torch.float32)
-        case "captured graph":
-            return _graph(captured, "float64")
-
-
-def _own(
-    captured: Captured, oracle: Oracle, device: str, module: torch.nn.Module | None
-) -> contextlib.AbstractContextManager[Answer]:
-    match oracle:
-        case "transformers":
-            return _transformers(captured.checkpoint, None, device)
-        case "module":
-            assert module is not None
+            if exact:
+                return _module(captured, copy.deepcopy(module).float().eval(), torch.float32)
             return _module(captured, module, DTYPES[captured.info.dtype])
         case "captured graph":
-            return _graph(captured, "model")
+            return _graph(captured, "float64" if exact else "model")
 
 
 @contextlib.contextmanager
@@ -220,8 +205,6 @@ def _transformers(path: Path, dtype: torch.dtype | None, device: str) -> Iterato
 
 
 class _Transformers:
-    """The model of `transformers` as an `Answer`, without a cache and with its own."""
-
     def __init__(self, model: Any, device: str) -> None:
         self._model, self._device = model, device
 

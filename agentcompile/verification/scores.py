@@ -105,7 +105,6 @@ def _rows(
 
 
 def _spread(logits: torch.Tensor) -> float:
-    """Return the standard deviation of the finite logits."""
     finite = logits[logits.isfinite()]
     return float(finite.std()) if finite.numel() > 1 else 0.0
 
@@ -285,5 +284,4 @@ def _by_phase(walks: Sequence[Walk], rows: Sequence[Sequence[PositionScore]]) ->
 
 
 def _error(values: Sequence[float]) -> float:
-    """Return the standard error of the mean."""
     return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0

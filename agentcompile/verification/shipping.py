@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import torch
 
-from agentcompile.control.steering import Earlier
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.events import PlanAdmitted, Warned
@@ -19,6 +18,7 @@ from agentcompile.ir.trial import Fallback, Kernel, Plan
 from agentcompile.ir.whole import ModelCheck
 from agentcompile.planning.overrides import PlanChecks, layouts_of, weighed
 from agentcompile.planning.plans import Planned
+from agentcompile.runs.progress import State
 from agentcompile.runs.stages import stage
 from agentcompile.tuning.partitions import Cut
 from agentcompile.tuning.prepared import PreparedModel
@@ -31,7 +31,7 @@ def hold_against_reference(
     plans: Sequence[Plan],
     bench: PlanChecks,
     evaluator: WorkerEvaluator,
-    earlier: Earlier,
+    earlier: State,
     module: torch.nn.Module | None = None,
 ) -> tuple[Planned, tuple[Plan, ...], ModelCheck]:
     """Return the cover and the plans that may ship, and how near they are to float32.

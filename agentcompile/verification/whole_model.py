@@ -27,9 +27,10 @@ from agentcompile.events import ChoiceMade, Emit, ModelChecked, Warned
 from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.template import Source, Template
-from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Layouts, Part, Plan, TimedOut, reason
+from agentcompile.ir.trial import Crashed, Fallback, Kernel, Layouts, Part, Plan, TimedOut, reason
 from agentcompile.ir.whole import Group, ModelCheck
 from agentcompile.materialize import specialise
+from agentcompile.planning.arms import source_of
 from agentcompile.planning.chunks import Chunks, capacity
 from agentcompile.regions.schedule import schedule
 from agentcompile.runtime.lower import lower
@@ -68,14 +69,12 @@ class WholeModelGate:
     cuts: Sequence[Cut]
     """The partition of each regime, the prefill's last."""
     templates: Mapping[str, Template]
-    """Templates by digest."""
     evaluator: Feeder
     emit: Emit
     seed: int
     known: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
     """Checks of an earlier process of the run, by the digest of what was checked."""
     module: torch.nn.Module | None = None
-    """The user's own module, where there is one."""
     _answers: Answers | None = field(default=None, init=False)
     _miscaptured: str = field(default="", init=False)
     _groups: tuple[Group, ...] = field(default=(), init=False)
@@ -154,7 +153,7 @@ class WholeModelGate:
         info = self.captured.info
         versions: Json = [metadata.version(name) for name in ("torch", "transformers")]
         parts: list[Json] = [
-            [plan.regime.name, [[part.region, list(part.sites), _source(part.choice)] for part in plan.parts]]
+            [plan.regime.name, [[part.region, list(part.sites), source_of(part.choice)] for part in plan.parts]]
             for plan in plans
         ]
         kept: Json = [list(pair) for pair in layouts]
@@ -192,10 +191,7 @@ class WholeModelGate:
         """Check that the `transformers` model with its own cache, as `generate` runs it, agrees with itself without.
 
         They differ, for example, where only one of them has a sliding window.
-
-        Raises:
-            AgentCompileError: the two disagree (correctness).
-        """
+        """  # noqa: DOC501
         for one in found.cached:
             if far := contradiction(one.exact, one.own):
                 text = (
@@ -209,11 +205,7 @@ class WholeModelGate:
                 raise AgentCompileError(text, exit_code=ExitCode.CORRECTNESS, hint=hint)
 
     def _fed(self, plans: Sequence[Plan], request: FeedModel) -> Fed | Failed:
-        """Run the plans; when no step ends in time, run PyTorch's own graph, and the plans again if that is in time.
-
-        Raises:
-            AgentCompileError: PyTorch's own graph makes no step in time either (environment).
-        """
+        """Run the plans; when no step ends in time, run PyTorch's own graph, and the plans again if that is in time."""  # noqa: DOC501
         bare = not units(plans)
         ran = self.evaluator.feed(request, patience_s=0.0 if bare else self._patience_s)
         if not _late(ran):
@@ -272,7 +264,6 @@ class WholeModelGate:
         )
 
     def _sources(self, plans: Sequence[Plan]) -> dict[str, Source]:
-        """Return the sources of all kernels of the plans, by digest."""
         found: dict[str, Source] = {}
         for cut, plan in zip(self.cuts, plans, strict=True):
             for part in plan.parts:
@@ -337,10 +328,6 @@ def because(fault: str) -> str:
     return f"the whole model is wrong with its kernel: {fault}"
 
 
-def _source(choice: Choice) -> str:
-    return choice.source if isinstance(choice, Kernel) else ""
-
-
 def _lowered(cut: Cut, parts: Sequence[Part], sources: Mapping[str, Source], layouts: Layouts) -> Program:
     return lower(cut.graph, schedule(cut.graph, cut.partition, parts), sources, dict(layouts))
 
@@ -350,7 +337,6 @@ def _late(ran: Fed | Failed) -> bool:
 
 
 def _ended(ran: Failed, groups: Sequence[Group]) -> str:
-    """Describe how a model ended that wrote no logits, and what it was running."""
     cause = reason(ran.verdict)
     if isinstance(ran.verdict, Crashed) and not ran.verdict.signal:
         cause = ran.verdict.detail.strip().rpartition("\n")[2]

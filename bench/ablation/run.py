@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import agentcompile
-from agentcompile.advice import Heuristic, adviser_of
-from agentcompile.advice.arrange import arranged
+from agentcompile.advice.advisers import adviser_of
+from agentcompile.advice.counsel import arranged
 from agentcompile.advice.exchange import Cassette
+from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.prompt import prompt_of
 from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -95,7 +96,7 @@ def _replayed(asked: Question, cassette: Cassette) -> Orders:
     """Return the recorded model's order of the candidates, completed as in a run: by its hints, then the heuristic."""
     (one,) = prompt_of([asked]).asked
     found, base = cassette.recall(one), Heuristic().advise(asked)
-    advice = found.of(one) if found is not None else None
+    advice = found.reading.advice.get(asked.region.id) if found is not None else None
     if advice is None:
         return [_ids(asked, base.order)], 0, "nothing is recorded about it: the heuristic's order"
     return [_ids(asked, arranged(advice, base, asked.candidates).order)], len(advice.order), ""
@@ -136,9 +137,9 @@ def hot(ready: PreparedModel) -> list[TuneTask]:
     They are ordered by the bytes that they move, fewest first, because those are evaluated soonest.
     """
     own = {subject.region.id: subject for subject in ready.tasks}
-    rows = [row for row in ready.decode[0].summary.rows if row.covered and row.id in own]
-    rows.sort(key=lambda row: row.bytes)
-    return [own[row.id] for row in rows if len(own[row.id].space) >= LEAST]
+    rows = [row for row in ready.decode[0].summary.rows if row.covered and row.region.id in own]
+    rows.sort(key=lambda row: row.region.cost.bytes)
+    return [own[row.region.id] for row in rows if len(own[row.region.id].space) >= LEAST]
 
 
 def _times(subject: TuneTask, judge: WorkerEvaluator, seed: int) -> tuple[dict[str, float], float]:

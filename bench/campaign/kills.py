@@ -30,7 +30,7 @@ from agentcompile.events import TrialFinished
 from agentcompile.ir.codec import decode
 from agentcompile.ir.digest import digest_files
 from agentcompile.ir.trial import Measured
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from agentcompile.options import resolve
 from agentcompile.runs.session import RunDirectory
 from agentcompile.system.probe import ceiling, ceiling_key

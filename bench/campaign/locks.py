@@ -27,8 +27,10 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.machine import Machine, this_machine
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.region import Regime
-from agentcompile.lockfile import Lock, read_lock, regime_of, render_lock
 from agentcompile.lockfile.bundle import Bundle
+from agentcompile.lockfile.files import read_lock, render_lock
+from agentcompile.lockfile.order import regime_of
+from agentcompile.lockfile.schema import Lock
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import Options, resolve
 from agentcompile.pipeline import compile_model

@@ -16,7 +16,7 @@ from typing import Any
 from agentcompile.catalog import Catalog
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Source, Template
-from agentcompile.lockfile import Lock, LockChoice, LockPlan
+from agentcompile.lockfile.schema import Lock, LockChoice, LockPlan
 from agentcompile.materialize import specialise
 from agentcompile.replay.sources import LockSources
 

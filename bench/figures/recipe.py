@@ -16,7 +16,7 @@ from pathlib import Path
 
 from agentcompile.errors import ExitCode
 from agentcompile.evaluation.evaluator import WorkerEvaluator
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from agentcompile.options import DEFAULT_CONTEXT
 
 from ..harness.building import build_of

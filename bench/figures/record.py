@@ -14,7 +14,8 @@ from typing import Any, Literal, NamedTuple
 from agentcompile.cli.render import columns
 from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
-from agentcompile.lockfile import LockChoice, read_lock
+from agentcompile.lockfile.files import read_lock
+from agentcompile.lockfile.schema import LockChoice
 from agentcompile.runs.tables import Table
 
 from ..harness.partial import Progress

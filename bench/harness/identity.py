@@ -14,7 +14,7 @@ import agentcompile
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import SHORT, canonical, digest, digest_bytes
 from agentcompile.ir.target import Target
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 
 from .workload import Workload
 

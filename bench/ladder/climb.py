@@ -12,7 +12,7 @@ from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.region import Regime
 from agentcompile.ir.target import Ceiling, Target
 from agentcompile.ir.trial import Rule
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from agentcompile.options import resolve
 from agentcompile.regions.partition import partition
 from agentcompile.tuning.partitions import graph_of

@@ -14,7 +14,7 @@ from agentcompile.ir.graph import Graph
 from agentcompile.ir.program import Program, TorchCall
 from agentcompile.ir.region import Region
 from agentcompile.ir.trial import Fallback, Part
-from agentcompile.lockfile import regime_of
+from agentcompile.lockfile.order import regime_of
 from agentcompile.regions.cover import cover
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.problem import Option, Problem

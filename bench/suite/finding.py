@@ -11,7 +11,7 @@ from typing import Any
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import residency
 from agentcompile.ir.target import Ceiling
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from agentcompile.options import resolve
 from agentcompile.replay.open import open_lock
 

@@ -21,7 +21,7 @@ from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import Machine
 from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.ir.digest import Json, digest
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from agentcompile.options import visible_devices
 from agentcompile.runs.tables import Table
 from agentcompile.system.gpus import Meter

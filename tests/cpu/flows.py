@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from agentcompile import catalog
-from agentcompile.advice import adviser_of
+from agentcompile.advice.advisers import adviser_of
 from agentcompile.capture.cached import Model, load_model
 from agentcompile.checkpoint.locate import location
 from agentcompile.cli.main import main
@@ -25,7 +25,8 @@ from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.events import silent
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Fallback, Kernel, Part, Plan, Trial
-from agentcompile.lockfile import Lock, write_lock
+from agentcompile.lockfile.files import write_lock
+from agentcompile.lockfile.schema import Lock
 from agentcompile.materialize import specialise
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import Options

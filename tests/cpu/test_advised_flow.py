@@ -13,23 +13,24 @@ from typing import Any
 import pytest
 
 from agentcompile import catalog
-from agentcompile.advice import NoAdvice
+from agentcompile.advice.advisers import NoAdvice
 from agentcompile.advice.client import Client
-from agentcompile.advice.counsel import Counsel, Taken, prompts_of
+from agentcompile.advice.counsel import Counsel, prompts_of
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import Ask, Reply, WireError
 from agentcompile.build import Binary
 from agentcompile.capture.cached import load_model
 from agentcompile.evaluation.evaluator import Baseline, Depth, EvaluationJob, Prepared
 from agentcompile.evaluation.machine import this_machine
-from agentcompile.events import silent
+from agentcompile.events import AdviceTaken, silent
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.ir.timing import Clock, Round, Samples
 from agentcompile.ir.trial import BuildFailed, NumericReport, Trial, Verdict
-from agentcompile.lockfile import Evidence, render_lock
+from agentcompile.lockfile.files import render_lock
+from agentcompile.lockfile.schema import Evidence
 from agentcompile.measure import Timing
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.planning.plans import plan
@@ -195,16 +196,16 @@ def locked(warm: Path, checkpoint: Callable[[str, str], Path]) -> Locked:
     decode, prefill = cut(model.captured, here.target, flows.CEILING, silent)
     templates = catalog.load([catalog.default_root()], kinds=kinds(), layouts=LAYOUTS)
     spaces = bound(decode, templates, here.target, silent)
-    covered = {row.id for row in decode[0].summary.rows if row.covered}
+    covered = {row.region.id for row in decode[0].summary.rows if row.covered}
     every = advise(spaces, NoAdvice(), flows.CEILING, prefill.residency, silent)
     subjects = sorted((one for one in every if one.region.id in covered), key=lambda one: len(one.space))[:SUBJECTS]
     first = {one.region.id: (question_of(one.space, flows.CEILING, one.residency), one.advice) for one in subjects}
 
     def make(say: Callable[[list[Any]], str] | None, known: Sequence[Trial] = ()) -> Made:
-        taken: list[Taken] = []
+        taken: list[AdviceTaken] = []
 
         def tell(news: object) -> None:
-            if isinstance(news, Taken):
+            if isinstance(news, AdviceTaken):
                 taken.append(news)
 
         asks = None if say is None else Client(Wire(say), "m", Ledger(Ceilings(calls=99)))

@@ -14,7 +14,7 @@ import pytest
 
 from agentcompile.events import StepsTimed, TrialFinished
 from agentcompile.ir.trial import Measured
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from agentcompile.runs.session import RunDirectory
 from agentcompile.tuning.trial_database import disturbed
 from tests.cpu import flows

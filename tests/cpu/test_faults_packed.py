@@ -15,7 +15,7 @@ from agentcompile.interchange.archive import Contents, read
 from agentcompile.ir.codec import CodecError, decode
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Measured, Trial
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from agentcompile.options import Options
 from agentcompile.runs.session import RunDirectory
 from agentcompile.tuning.trial_database import disturbed

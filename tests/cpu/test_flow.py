@@ -12,7 +12,7 @@ import torch
 
 import agentcompile
 from agentcompile.events import Event, TrialFinished
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from agentcompile.replay.load import replay_lock
 from agentcompile.runs.session import RunDirectory
 from agentcompile.tuning.trial_database import disturbed

@@ -16,7 +16,7 @@ from agentcompile.advice.exchange import Cassette
 from agentcompile.events import AdviceTaken, ClaimSettled
 from agentcompile.ir.cleaning import HIDDEN
 from agentcompile.ir.trial import Measured
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from agentcompile.runs.session import RunDirectory
 from tests.cpu import flows
 from tests.cpu.conftest import BUDGET, CONTEXT

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from agentcompile.lockfile import Lock, read_lock
+from agentcompile.lockfile.files import read_lock
+from agentcompile.lockfile.schema import Lock
 from agentcompile.measure.clock import Others
 from tests.cpu import courses, flows
 from tests.cpu.courses import Course

@@ -29,7 +29,8 @@ from agentcompile.events import (
 )
 from agentcompile.ir.codec import encode
 from agentcompile.ir.trial import Kernel, Plan, Trial
-from agentcompile.lockfile import LockChoice, read_lock
+from agentcompile.lockfile.files import read_lock
+from agentcompile.lockfile.schema import LockChoice
 from agentcompile.materialize import specialise
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.regions.kinds import facts as kinds

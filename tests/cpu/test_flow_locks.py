@@ -12,7 +12,8 @@ import pytest
 
 from agentcompile.events import LockWritten, PlanAdmitted
 from agentcompile.ir.trial import Kernel
-from agentcompile.lockfile import Lock, LockChoice, read_lock, render_lock
+from agentcompile.lockfile.files import read_lock, render_lock
+from agentcompile.lockfile.schema import Lock, LockChoice
 from agentcompile.runs.session import RunDirectory
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT

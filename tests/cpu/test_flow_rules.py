@@ -9,7 +9,8 @@ import pytest
 
 from agentcompile.events import Event, PlanAdmitted, TrialFinished
 from agentcompile.ir.trial import Measured
-from agentcompile.lockfile import Lock, read_lock
+from agentcompile.lockfile.files import read_lock
+from agentcompile.lockfile.schema import Lock
 from agentcompile.runs.session import RunDirectory
 from agentcompile.tuning.trial_database import disturbed
 from tests.cpu import flows

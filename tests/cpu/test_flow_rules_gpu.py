@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from agentcompile import catalog
-from agentcompile.advice import adviser_of
+from agentcompile.advice.advisers import adviser_of
 from agentcompile.build import nvrtc_toolchain
 from agentcompile.capture import capture
 from agentcompile.capture.cached import Model

@@ -24,7 +24,7 @@ from agentcompile.bench.ladder.decoder import ByHand, Replayed
 from agentcompile.bench.ladder.rungs import RUNGS
 
 from agentcompile.ir.program import Program
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from agentcompile.options import Options
 from agentcompile.replay.load import replay_lock
 from agentcompile.replay.open import open_lock

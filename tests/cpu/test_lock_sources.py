@@ -14,8 +14,9 @@ from agentcompile.build import Binary, compile
 from agentcompile.catalog import Catalog
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import DriftFound, Event, Warned
-from agentcompile.lockfile import Lock, render_lock
 from agentcompile.lockfile.bundle import Bundle, beside
+from agentcompile.lockfile.files import render_lock
+from agentcompile.lockfile.schema import Lock
 from agentcompile.replay.open import Opened, opened_with
 from agentcompile.replay.sources import LockSources, write_bundle
 from agentcompile.system.store import Store

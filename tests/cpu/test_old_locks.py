@@ -17,8 +17,9 @@ from agentcompile.catalog import Catalog
 from agentcompile.catalog.aliases import ALIASES
 from agentcompile.evaluation.machine import this_machine
 from agentcompile.events import DriftFound, Event, Warned
-from agentcompile.lockfile import Lock, read_lock
 from agentcompile.lockfile.bundle import beside
+from agentcompile.lockfile.files import read_lock
+from agentcompile.lockfile.schema import Lock
 from agentcompile.replay.load import replay_lock
 from agentcompile.replay.open import Opened, opened_with
 from agentcompile.replay.sources import LockSources

@@ -29,7 +29,8 @@ from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.template import Source
 from agentcompile.ir.timing import Clock, Interval, Round, Samples
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Part, Plan
-from agentcompile.lockfile import Lock, content_hash, read_lock, write_lock
+from agentcompile.lockfile.files import content_hash, read_lock, write_lock
+from agentcompile.lockfile.schema import Lock
 from agentcompile.measure import POLICY, Timing
 from agentcompile.planning.chunks import Chunks
 from agentcompile.planning.plans import Planned

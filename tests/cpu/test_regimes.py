@@ -12,8 +12,9 @@ import torch
 
 from agentcompile.backends.cpu import CPU
 from agentcompile.errors import AgentCompileError
-from agentcompile.lockfile import Lock, read_lock
+from agentcompile.lockfile.files import read_lock
 from agentcompile.lockfile.order import ordered
+from agentcompile.lockfile.schema import Lock
 from agentcompile.replay.load import replay_lock
 from agentcompile.runtime.model import CompiledModel, Completion
 from agentcompile.runtime.native import Made

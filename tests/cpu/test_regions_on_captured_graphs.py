@@ -83,7 +83,7 @@ def test_the_cover_by_floors_takes_the_fused_regions(captured: Captured):
     found = cut(captured.decode)
     ceiling = Ceiling(dram_bytes_per_s=30e9, cache_bytes_per_s=60e9, flops_per_s=1e12)
     summary = summarise(captured.decode, found, ceiling, "dram")
-    taken = Counter({row.kind: row.covered for row in summary.rows if row.covered})
+    taken = Counter({row.region.kind: row.covered for row in summary.rows if row.covered})
     assert summary.exact
     assert len(taken) == 7
     weights = {v.name: v.nbytes() for v in captured.decode.values if v.role == "weight"}

@@ -30,7 +30,8 @@ from agentcompile.ir.evaluate import evaluate
 from agentcompile.ir.expr import parse
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Kernel, Part, Plan, Trial
-from agentcompile.lockfile import LockChoice, read_lock
+from agentcompile.lockfile.files import read_lock
+from agentcompile.lockfile.schema import LockChoice
 from agentcompile.materialize import specialise
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.planning.overrides import layouts_of

@@ -19,7 +19,7 @@ from agentcompile.bench.harness.workload import make_workload
 from agentcompile.bench.harness.workloads import Shape, Suite, load_workloads
 from agentcompile.bench.suite.finding import Asked, Locks, find
 
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from tests.cpu import flows
 from tests.cpu.flows import Ended
 from tests.cpu.trials import Commands, setup

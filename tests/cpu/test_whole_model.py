@@ -13,7 +13,7 @@ from agentcompile.evaluation.jobs import Failed
 from agentcompile.evaluation.machine import evaluator_of, this_machine
 from agentcompile.events import ChoiceMade, Event, ModelChecked, Warned
 from agentcompile.ir.trial import Fallback, TimedOut
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from agentcompile.runs.session import RunDirectory
 from agentcompile.verification.whole_model import units
 from tests.cpu import flows

@@ -10,7 +10,7 @@ import torch
 import agentcompile
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Event, ModelChecked
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 from tests.models.handwritten import Caches, Handwritten, Leaky

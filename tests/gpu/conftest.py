@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from agentcompile.bench.models.presets import materialise
 
-from agentcompile.lockfile import Lock
+from agentcompile.lockfile.schema import Lock
 from agentcompile.options import Options, resolve
 from agentcompile.pipeline import compile_model
 

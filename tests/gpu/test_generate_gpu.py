@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentcompile.lockfile import Lock
+from agentcompile.lockfile.schema import Lock
 from agentcompile.options import Options
 from agentcompile.replay.bind import bind
 from agentcompile.replay.load import replay_lock

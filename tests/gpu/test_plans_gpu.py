@@ -10,7 +10,7 @@ from agentcompile.bench.models.presets import materialise
 
 from agentcompile.backends.cuda import CUDA
 from agentcompile.capture import capture
-from agentcompile.lockfile import read_lock
+from agentcompile.lockfile.files import read_lock
 from agentcompile.options import Options
 from agentcompile.replay.load import replay_lock
 from agentcompile.runtime.model import CompiledModel, Completion

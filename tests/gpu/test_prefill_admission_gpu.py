@@ -15,7 +15,8 @@ from agentcompile.evaluation.machine import evaluator_of
 from agentcompile.evaluation.step_clock import StepClock
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.trial import Fallback
-from agentcompile.lockfile import Lock, read_lock
+from agentcompile.lockfile.files import read_lock
+from agentcompile.lockfile.schema import Lock
 from agentcompile.measure import POLICY, Timing, contrast
 from agentcompile.options import Options
 from agentcompile.replay.open import Opened, open_lock

@@ -13,8 +13,8 @@ from agentcompile.tui.session import Session
 from agentcompile.tui.trials import latest
 from recorded import run_directory, session, text
 
-from agentcompile.control import deliver
 from agentcompile.control.commands import Approve, Command, Reply, Stop
+from agentcompile.control.desk import deliver
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
 from agentcompile.options import Options

@@ -17,7 +17,8 @@ from terminals import Terminal, app
 
 from agentcompile.control.review import Item, items
 from agentcompile.ir.trial import Kernel, Measured
-from agentcompile.lockfile import LockChoice, read_lock
+from agentcompile.lockfile.files import read_lock
+from agentcompile.lockfile.schema import LockChoice
 from agentcompile.replay.open import open_lock
 from agentcompile.runs.progress import State
 from agentcompile.runs.session import RunDirectory

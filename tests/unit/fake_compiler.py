@@ -8,11 +8,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 from agentcompile.cli import compiling
 from agentcompile.cli.exits import guarded
-from agentcompile.cli.flow import REAL
+from agentcompile.cli.flow import Flow
 from agentcompile.cli.render import Screen
 from agentcompile.control.steering import Steering
 from agentcompile.events import Emit, RoundsProgress, TrialFinished, TrialStarted
@@ -47,5 +46,6 @@ if __name__ == "__main__":
     asked = {"run_dir": sys.argv[1]}
     resume = sys.argv[2:] == ["--resume"]
     flags = asked if resume else {**asked, "model": "sample"}
-    flow = replace(REAL, compile=works)
+    flow = Flow()
+    flow.compile = works  # type: ignore[method-assign]
     sys.exit(guarded(lambda: compiling.compile(flags, resume=resume, screen=Screen.standard(), flow=flow)))

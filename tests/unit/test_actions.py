@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agentcompile.cli import compiling, running
 from agentcompile.cli import main as cli
-from agentcompile.cli.flow import REAL
+from agentcompile.cli.flow import Flow
 from agentcompile.cli.render import Screen
-from agentcompile.control import ACTIONS, Action, Scene, action
+from agentcompile.control.actions import ACTIONS, Action, Scene, action
 from agentcompile.control.client import SOCKET
 from agentcompile.control.review import items
 from agentcompile.events import LockWritten, RunFinished
@@ -145,7 +144,8 @@ def test_every_action_on_a_run_at_rest_is_done_by_its_command(
             emit(event)
 
     assert spelled(action("write"), rest.path) == ["compile", "--resume", "--run-dir", str(rest.path)]
-    flow = replace(REAL, compile=writes, replay=lambda *_: None)  # type: ignore[arg-type]
+    flow = Flow()
+    vars(flow).update({"compile": writes, "replay": lambda *_: None})
     assert compiling.compile({"run_dir": str(rest.path)}, resume=True, screen=Screen.standard(), flow=flow) == 0
     assert seen == [{REGIONS["linear"]: "override", REGIONS["add"]: "approve", REGIONS["rmsnorm"]: "reject"}]
     assert action("replay").why_not(Scene(state=rest.state(), live=False)) == ""

@@ -257,7 +257,7 @@ def test_a_longer_context_takes_over_what_the_shorter_one_settled(short: Cut) ->
 
 
 def test_what_is_new_is_chosen_before_what_stands_beside_it(short: Cut) -> None:
-    cover, shares = cover_of(short), {row.id: row.share for row in short.summary.rows}
+    cover, shares = cover_of(short), {row.region.id: row.share for row in short.summary.rows}
     for new in cover:
         settled = {part.region: part.choice for part in cover if part.region != new.region}
         alternatives = Fakes(short.regions)

@@ -13,9 +13,9 @@ from agentcompile.events import Event, StepsTimed, silent
 from agentcompile.ir.program import Program
 from agentcompile.ir.trial import Fallback, Kernel
 from agentcompile.measure import Timing
-from agentcompile.planning.admission import Admitted, admit, confirm
+from agentcompile.planning.admission import Admitted, admit
 from agentcompile.planning.plans import Planned
-from agentcompile.planning.step_timer import LOOKS
+from agentcompile.planning.step_timer import LOOKS, StepTimer, afresh
 from agentcompile.runs.tables import plan_line
 from agentcompile.tuning.partitions import Cut
 from tests.unit.test_admission import DESCENT, PYTORCH_NS, Fakes, StepClock, cover_of, cut_of, flat
@@ -99,6 +99,7 @@ def test_a_contended_plan_is_confirmed_on_fresh_data_and_keeps_its_kernels(short
     assert found.contended
     quiet = StepClock(busy.cost)
     quiet.known = {event.steps: event.timing for event in events if isinstance(event, StepsTimed)}
-    again = confirm(short, found, planned, Fakes(short.regions), quiet, silent, 0, "cpu").plan
+    timer = StepTimer(short, dict(planned.layouts), Fakes(short.regions), quiet, silent, "cpu")
+    again = timer.admitted(found.parts, found.exact, afresh(0, quiet)).plan
     assert quiet.at, "what the busy machine said counts no more"
     assert (again.contended, again.comparison, again.parts) == (False, "FASTER", found.parts)

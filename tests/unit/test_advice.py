@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcompile.advice import ADVISERS, Heuristic, adviser_of
+from agentcompile.advice.advisers import ADVISERS, adviser_of
+from agentcompile.advice.heuristic import Heuristic
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.advice import Advice, Question
 from agentcompile.ir.region import Region

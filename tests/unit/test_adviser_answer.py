@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from agentcompile.advice import Heuristic
 from agentcompile.advice.answer import MOST_CHARACTERS, AnswerError, Reading, answer_of, read_answer
-from agentcompile.advice.arrange import arranged
 from agentcompile.advice.claims import CLAIMS, ROWS, measured, standing_of
+from agentcompile.advice.counsel import arranged
+from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.prompt import CLAIMED, HINTED, RANKED, RATIONALE
-from agentcompile.advice.schema import answer_schema
+from agentcompile.advice.wire import answer_schema
 from agentcompile.events import clean
 from agentcompile.ir.advice import Advice, Claim
 from agentcompile.ir.trial import BuildFailed, Check, Incorrect, NumericReport, Trial

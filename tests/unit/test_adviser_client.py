@@ -11,9 +11,11 @@ from email.utils import formatdate
 
 import pytest
 
-from agentcompile.advice.client import Answered, Called, Client, Replied, Unanswered
+from agentcompile.advice.client import Client, Unanswered
+from agentcompile.advice.exchange import Answered
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import MOST_BYTES, OpenAIWire
+from agentcompile.events import AdviserCalled, AdviserReplied, Event
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.cleaning import HIDDEN, redacted
 from tests.unit.answers import answer, prompt
@@ -26,13 +28,13 @@ FENCED = completion(f"Here it is.\n```json\n{json.dumps(answer(PROMPT))}\n```\n"
 
 
 @contextmanager
-def client_of(url: str, **ceilings: float) -> Iterator[tuple[Client, list[Called | Replied], Ledger, list[float]]]:
-    said: list[Called | Replied] = []
+def client_of(url: str, **ceilings: float) -> Iterator[tuple[Client, list[Event], Ledger, list[float]]]:
+    said: list[Event] = []
     slept: list[float] = []
     ledger = Ledger(Ceilings(**ceilings))  # type: ignore[arg-type]
     wire = OpenAIWire("a-model", url, KEY)
     try:
-        yield Client(wire, "a-model", ledger, said=said.append, sleep=slept.append), said, ledger, slept
+        yield Client(wire, "a-model", ledger, emit=said.append, sleep=slept.append), said, ledger, slept
     finally:
         wire.close()
 
@@ -55,7 +57,7 @@ def test_a_good_answer_is_an_exchange_with_its_usage_and_what_was_taken() -> Non
     assert (got.exchange.model, got.exchange.answered_by, got.exchange.rung) == ("a-model", "served", "json_schema")
     assert got.exchange.usage == Usage(prompt_tokens=1000, completion_tokens=200)
     assert len(got.reading.advice) == 2
-    assert [type(one) for one in said] == [Called, Replied]
+    assert [type(one) for one in said] == [AdviserCalled, AdviserReplied]
     assert (ledger.spent.calls, ledger.spent.tokens) == (1, 1200)
     request = server.requests[0]
     assert request["response_format"]["json_schema"]["strict"] is True

@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.advice import Heuristic
-from agentcompile.advice.client import Answered, Client, Unanswered
-from agentcompile.advice.counsel import ALONE, Counsel, Missed, News, Settled, Taken, prompts_of
-from agentcompile.advice.exchange import ENDING, Cassette, Exchange
+from agentcompile.advice.client import Client, Unanswered
+from agentcompile.advice.counsel import ALONE, Counsel, prompts_of
+from agentcompile.advice.exchange import ENDING, Answered, Cassette, Exchange
+from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.prompt import Prompt, prompt_of
 from agentcompile.advice.wire import Ask, Reply, WireError
 from agentcompile.errors import AgentCompileError
+from agentcompile.events import AdviceMissed, AdviceTaken, ClaimSettled, Event
 from agentcompile.ir.advice import Advice, Question, Usage
 from agentcompile.ir.trial import Measured, Trial
 from agentcompile.pipeline import GRACE_S
@@ -54,8 +55,8 @@ def good(ask: Ask) -> str:
     return json.dumps(answer(Prompt(asked=tuple(asked), system="", user="")))
 
 
-def counsel(say: Callable[[Ask], str] = good, folder: Path | None = None) -> tuple[Counsel, list[News], Scripted]:
-    told: list[News] = []
+def counsel(say: Callable[[Ask], str] = good, folder: Path | None = None) -> tuple[Counsel, list[Event], Scripted]:
+    told: list[Event] = []
     wire = Scripted(say)
     kept = Cassette(folder) if folder else None
     client = Client(wire, "m", Ledger(Ceilings()))
@@ -80,19 +81,19 @@ def test_a_replay_needs_nobody_and_groups_as_it_likes(tmp_path: Path) -> None:
     recording, _, _ = counsel(folder=tmp_path)
     recording.begin([prompt_of(QUESTIONS)])
     recording.wait(10)
-    told: list[News] = []
+    told: list[Event] = []
     replayed = Counsel(FIRST, recalls=Cassette(tmp_path), tell=told.append)
     replayed.begin([prompt_of([one]) for one in reversed(QUESTIONS)])
-    assert [type(one) for one in told] == [Taken, Taken]
+    assert [type(one) for one in told] == [AdviceTaken, AdviceTaken]
     for region in FIRST:
         assert replayed.advice(region) == recording.advice(region)
 
 
 def test_what_is_not_recorded_is_said_and_the_heuristic_holds(tmp_path: Path) -> None:
-    told: list[News] = []
+    told: list[Event] = []
     replayed = Counsel(FIRST, recalls=Cassette(tmp_path), tell=told.append)
     replayed.begin([prompt_of(QUESTIONS)])
-    assert told == [Missed(regions=tuple(FIRST), reason="nothing is recorded about it")]
+    assert told == [AdviceMissed(regions=tuple(FIRST), reason="nothing is recorded about it")]
     assert all(replayed.advice(region) is advice for region, (_, advice) in FIRST.items())
 
 
@@ -150,7 +151,7 @@ def test_a_recorded_answer_of_a_hostile_hand_is_read_as_strictly_as_any(tmp_path
             answer=text.encode(errors="replace").decode(), usage=Usage(), at_ms=at,
         )  # fmt: skip
         Cassette(tmp_path / str(at)).keep(exchange)
-        told: list[News] = []
+        told: list[Event] = []
         replayed = Counsel(FIRST, recalls=Cassette(tmp_path / str(at)), tell=told.append)
         replayed.begin([prompt_of(QUESTIONS)])
         order = replayed.advice(one.question.region.id).order
@@ -189,7 +190,7 @@ def test_a_slow_adviser_costs_less_than_two_seconds_and_comes_too_late() -> None
             assert asked.advice(region) is advice
         asked.wait(GRACE_S)
     assert time.monotonic() - begin < 2
-    assert [one.reason for one in told if isinstance(one, Missed)] == [
+    assert [one.reason for one in told if isinstance(one, AdviceMissed)] == [
         "2 requests were still open when the search ended"
     ]
     release.set()
@@ -202,7 +203,7 @@ def test_an_adviser_that_breaks_is_one_that_said_nothing() -> None:
     asked, told, _ = counsel(broken)
     asked.begin(prompts_of(QUESTIONS, ()))
     asked.wait(10)
-    assert {one.reason for one in told if isinstance(one, Missed)} == {"ZeroDivisionError while asking"}
+    assert {one.reason for one in told if isinstance(one, AdviceMissed)} == {"ZeroDivisionError while asking"}
 
 
 def test_a_claim_is_settled_by_the_trials_of_its_region() -> None:
@@ -213,7 +214,7 @@ def test_a_claim_is_settled_by_the_trials_of_its_region() -> None:
     judge = RecordedJudge({candidate.label: 0.1 for candidate in one.candidates})
     asked.settle({region: judge.judge(one.candidates, 5)})
     asked.settle({region: judge.judge(one.candidates, 5)})
-    settled = [(n.region, n.claim.text, n.claim.standing) for n in told if isinstance(n, Settled)]
+    settled = [(n.region, n.claim.text, n.claim.standing) for n in told if isinstance(n, ClaimSettled)]
     assert settled == [(region, "linear/form fails-validation", "refuted")]
 
 

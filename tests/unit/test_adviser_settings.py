@@ -10,7 +10,7 @@ from agentcompile.advice.configure import counsel_of, folder_of
 from agentcompile.advice.exchange import Cassette, Exchange
 from agentcompile.advice.prompt import Prompt
 from agentcompile.cli import advising, looking
-from agentcompile.cli.flow import REAL
+from agentcompile.cli.flow import Flow
 from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import (
@@ -192,15 +192,14 @@ def paper() -> tuple[Screen, list[str]]:
 
 
 def test_advise_shows_what_was_said_taken_and_refused() -> None:
-    from dataclasses import replace
-
     def asks(options: Options, emit: Emit, asked: object) -> tuple[Prompt, ...]:
         for event in (STARTED, FOUND, TAKEN, AdviceMissed(regions=(REGION,), reason="too late")):
             emit(event)
         return (PROMPT,)
 
     screen, lines = paper()
-    flow = replace(REAL, advise=asks)
+    flow = Flow()
+    flow.advise = asks  # type: ignore[method-assign]
     more = {"record": None, "region": "", "answered_by": "", "screen": screen, "flow": flow}
     flags = {"model": "m", "advisor": "openai:a-model@http://127.0.0.1:1/v1"}
     assert advising.advise(flags, show_prompt=False, **more) == 0  # type: ignore[arg-type]

@@ -16,8 +16,8 @@ from test_lockfile import a_lock
 from agentcompile.build import NVRTC_SCRIPT, build_command
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.template import Launch, Source, Template
-from agentcompile.lockfile import render_lock
 from agentcompile.lockfile.bundle import ABOUT, LOCK, Bundle, Tools, beside, read_bundle, render_bundle
+from agentcompile.lockfile.files import render_lock
 from agentcompile.replay.sources import LockSources
 from agentcompile.system.store import Store
 from agentcompile.system.tarball import Limits, TarballError, pack, unpack

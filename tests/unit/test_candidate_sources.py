@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.control import source_text
+from agentcompile.control.sources import source_text
 from agentcompile.ir.codec import encode
 from agentcompile.options import Options
 from agentcompile.runs.session import RunDirectory

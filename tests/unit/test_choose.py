@@ -66,9 +66,10 @@ def test_the_best_of_each_layout_is_ranked_and_the_fastest_of_all_is_best() -> N
     packed, plain = of("linear/packed"), of("linear/plain")
     trials = [confirmed(packed[0], 0.5), confirmed(packed[1], 0.7), confirmed(plain[0], 0.6)]
     ranking = ranked(trials)
-    assert [kernel.candidate for kernel in ranking.kernels_of((("w", "rows16-k2"),))] == [packed[1], packed[0]]
-    assert [kernel.candidate for kernel in ranking.kernels_of(())] == [plain[0]]
-    assert ranking.kernels_of((("w", "other"),)) == ()
+    kernels = dict(ranking.kernels)
+    assert [kernel.candidate for kernel in kernels[(("w", "rows16-k2"),)]] == [packed[1], packed[0]]
+    assert [kernel.candidate for kernel in dict(ranking.kernels).get((), ())] == [plain[0]]
+    assert dict(ranking.kernels).get((("w", "other"),), ()) == ()
     assert isinstance(ranking.best, Kernel)
     assert ranking.best.candidate == packed[1]
     assert ranking.best.speedup == pytest.approx(math.exp(0.7))
@@ -132,7 +133,7 @@ def test_equals_are_told_apart_by_risk_then_workspace_then_id() -> None:
 
     def order(traits: dict[str, Traits]) -> list[Candidate]:
         ranking = rank(trials, TEMPLATES, traits=lambda candidate: traits.get(candidate.id, Traits()))
-        return [kernel.candidate for kernel in ranking.kernels_of(signature_of(PACKED))]
+        return [kernel.candidate for kernel in dict(ranking.kernels).get(signature_of(PACKED), ())]
 
     assert order({}) == [a, b, c]
     assert order({a.id: Traits(risks=1)}) == [b, c, a]
@@ -147,7 +148,7 @@ def test_traits_do_not_outweigh_a_real_difference() -> None:
         TEMPLATES,
         traits=lambda candidate: Traits(risks=9 if candidate == fast else 0),
     )
-    assert ranking.kernels_of(signature_of(PACKED))[0].candidate == fast
+    assert dict(ranking.kernels).get(signature_of(PACKED), ())[0].candidate == fast
 
 
 RATIOS = st.lists(st.tuples(st.integers(0, len(SPACE) - 1), st.floats(-1, 1)), max_size=30)

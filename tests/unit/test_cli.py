@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from runs import TARGET, WHOLE
 from agentcompile.cli import compiling, looking, running
 from agentcompile.cli import main as cli
 from agentcompile.cli.exits import Stopped, Terminated, guarded
-from agentcompile.cli.flow import REAL, Flow, Piece, Request
+from agentcompile.cli.flow import Flow, Piece, Request
 from agentcompile.cli.render import Format, Screen
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -39,7 +38,9 @@ def compiles(options: Options, emit: Emit, past: Sequence[Trial], steering: Stee
 
 
 def flow(**functions: object) -> Flow:
-    return replace(REAL, **{"compile": compiles, "target": lambda options: TARGET, **functions})  # type: ignore[arg-type]
+    made = Flow()
+    vars(made).update({"compile": compiles, "target": lambda options: TARGET, **functions})
+    return made
 
 
 def run_of(home: Path) -> session.RunDirectory:
@@ -327,9 +328,8 @@ def test_a_command_line_ends_with_its_exit_code(
 SLOW = """
 import sys, time; sys.path.insert(0, {unit!r})
 from runs import WHOLE
-from dataclasses import replace
 from agentcompile.cli import compiling
-from agentcompile.cli.flow import REAL
+from agentcompile.cli.flow import Flow
 from agentcompile.cli.exits import guarded
 from agentcompile.cli.render import Screen
 
@@ -340,7 +340,8 @@ def slow(options, emit, past, steering):
     time.sleep(60)
 
 screen = Screen.standard(quiet=True)
-flow = replace(REAL, compile=slow)
+flow = Flow()
+flow.compile = slow
 sys.exit(guarded(lambda: compiling.compile({{"model": "m"}}, resume=False, screen=screen, flow=flow)))
 """
 

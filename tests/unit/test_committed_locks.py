@@ -10,8 +10,10 @@ import pytest
 from agentcompile.build.nvrtc import Cubin
 from agentcompile.catalog.semantics import verify
 from agentcompile.ir.template import Source
-from agentcompile.lockfile import Lock, ordered, read_lock
 from agentcompile.lockfile.bundle import LOCK, Bundle, beside, members, read_bundle
+from agentcompile.lockfile.files import read_lock
+from agentcompile.lockfile.order import ordered
+from agentcompile.lockfile.schema import Lock
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.replay.sources import LockSources

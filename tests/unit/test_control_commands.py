@@ -6,8 +6,18 @@ import typing
 
 import pytest
 
-from agentcompile.control import Command, Edit, Override, Pause, Reply, Stop
-from agentcompile.control.commands import LINE_BYTES, command_in, command_line, reply_in, reply_line
+from agentcompile.control.commands import (
+    LINE_BYTES,
+    Command,
+    Edit,
+    Override,
+    Pause,
+    Reply,
+    Stop,
+    command_in,
+    line_of,
+    reply_in,
+)
 from agentcompile.ir.codec import CodecError
 
 FIELDS: dict[str, object] = {
@@ -26,7 +36,7 @@ def one_of_each() -> list[Command]:
 
 @pytest.mark.parametrize("command", one_of_each(), ids=lambda command: command.kind)
 def test_a_command_travels_on_one_line_and_comes_back(command: Command) -> None:
-    line = command_line(command)
+    line = line_of(command)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert command_in(line) == command
@@ -56,7 +66,7 @@ def test_anything_else_is_no_command(line: bytes) -> None:
 
 
 def test_a_reply_is_clean_when_it_is_read() -> None:
-    line = reply_line(Reply(ok=False, text="no\x1b]52;c;AAAA\x07 more\u202e"))
+    line = line_of(Reply(ok=False, text="no\x1b]52;c;AAAA\x07 more\u202e"))
     assert reply_in(line) == Reply(ok=False, text="no more")
 
 

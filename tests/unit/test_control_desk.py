@@ -12,21 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.control import (
-    Approve,
-    ApproveSafe,
-    Cancel,
-    Follower,
-    NoCompilerError,
-    Pause,
-    Rerun,
-    Resume,
-    Stop,
-    Watch,
-    deliver,
-    send,
-)
-from agentcompile.control.client import SOCKET
+from agentcompile.control.client import SOCKET, NoCompilerError, send
+from agentcompile.control.commands import Approve, ApproveSafe, Cancel, Pause, Rerun, Resume, Stop, Watch
+from agentcompile.control.desk import deliver
+from agentcompile.control.following import Follower
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import PROGRESS, Decided, RunFailed, Steered, TrialFinished, Watched
 from agentcompile.ir.trial import Cancelled
@@ -111,7 +100,8 @@ def test_on_a_full_disk_nothing_is_decided_and_nothing_lost(rest: RunDirectory) 
     code = f"""
 import resource, signal, sys
 from pathlib import Path
-from agentcompile.control import ApproveSafe, deliver
+from agentcompile.control.commands import ApproveSafe
+from agentcompile.control.desk import deliver
 from agentcompile.errors import AgentCompileError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, ({size + 40}, {size + 40}))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.control import Approve, Command, NoCompilerError, Pause, Reply, Stop, send
-from agentcompile.control.client import PATH_BYTES, SOCKET, address
+from agentcompile.control.client import PATH_BYTES, SOCKET, NoCompilerError, address, send
+from agentcompile.control.commands import Approve, Command, Pause, Reply, Stop
 from agentcompile.control.server import PATIENCE_S, Server
 from agentcompile.errors import AgentCompileError, ExitCode
 

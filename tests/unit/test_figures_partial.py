@@ -25,7 +25,7 @@ from agentcompile.bench.harness.workload import Workload
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.target import Target
-from agentcompile.lockfile import read_lock, write_lock
+from agentcompile.lockfile.files import read_lock, write_lock
 
 LOCK = Path(__file__).resolve().parents[2] / "bench/results/sample.lock.toml"
 WORK = Workload(

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.control import Follower
-from agentcompile.control.following import LOOK
+from agentcompile.control.following import LOOK, Follower
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Event, RoundsProgress, TrialFinished, TrialStarted, encode
 from agentcompile.ir.digest import canonical

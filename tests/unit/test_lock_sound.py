@@ -12,8 +12,9 @@ from test_lockfile import TARGET, a_lock
 
 from agentcompile.checkpoint.locate import misplaced
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.lockfile import Lock, read_lock, render_lock, write_lock
 from agentcompile.lockfile.drift import drift
+from agentcompile.lockfile.files import read_lock, render_lock, write_lock
+from agentcompile.lockfile.schema import Lock
 
 
 def refusal(path: Path) -> AgentCompileError:

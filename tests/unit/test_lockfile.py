@@ -9,7 +9,9 @@ import pytest
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.target import Target
-from agentcompile.lockfile import (
+from agentcompile.lockfile.drift import ModelFacts, drift
+from agentcompile.lockfile.files import content_hash, read_lock, render_lock, write_lock
+from agentcompile.lockfile.schema import (
     Evidence,
     Lock,
     LockChoice,
@@ -17,13 +19,7 @@ from agentcompile.lockfile import (
     LockPlan,
     LockPolicy,
     LockTarget,
-    ModelFacts,
     RegionEvidence,
-    content_hash,
-    drift,
-    read_lock,
-    render_lock,
-    write_lock,
 )
 
 TARGET = Target(

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agentcompile.control.steering import Earlier
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Event, PlanAdmitted, Warned
 from agentcompile.ir.template import Candidate, Source
 from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Plan, Ruling, Trial
 from agentcompile.planning.overrides import PlanChecks, apply_decisions, known_plan
 from agentcompile.planning.plans import Planned
+from agentcompile.runs.progress import State
 from agentcompile.tuning.partitions import Cut
 from tests.unit import runs
 from tests.unit.test_admission import StepClock, cover_of, cut_of, flat, kernel, source
@@ -197,11 +197,11 @@ def test_two_kernels_that_want_one_weight_in_two_layouts_are_no_plan(desk: Desk)
 
 def test_plans_of_other_cuts_or_spaces_are_not_gone_on_with(desk: Desk) -> None:
     spaces = {part.region: (part.choice.candidate,) for part in desk.parts if isinstance(part.choice, Kernel)}
-    earlier = Earlier(plans=desk.plans)
+    earlier = State(plans=desk.plans)
     cuts = (desk.cut, replace(desk.cut, partition=replace(desk.cut.partition, regime=desk.plans[1].regime)))
     found = known_plan(earlier, cuts, spaces)  # type: ignore[arg-type]
     assert found is not None
     assert (found.decode, found.prefill) == ((desk.parts,), desk.parts)
     assert known_plan(earlier, (desk.cut,), spaces) is None  # type: ignore[arg-type]
     assert known_plan(earlier, cuts, {}) is None
-    assert known_plan(Earlier(), cuts, spaces) is None  # type: ignore[arg-type]
+    assert known_plan(State(), cuts, spaces) is None  # type: ignore[arg-type]

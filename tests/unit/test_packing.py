@@ -13,7 +13,7 @@ from runs import TARGET, WHOLE
 from agentcompile.cli import compiling, packing
 from agentcompile.cli import main as cli
 from agentcompile.cli.exits import Stopped
-from agentcompile.cli.flow import REAL, Flow
+from agentcompile.cli.flow import Flow
 from agentcompile.cli.render import Screen
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -32,7 +32,9 @@ def paper() -> tuple[Screen, io.StringIO, io.StringIO]:
 
 
 def flow(**functions: object) -> Flow:
-    return replace(REAL, **{"target": lambda options: TARGET, **functions})  # type: ignore[arg-type]
+    made = Flow()
+    vars(made).update({"target": lambda options: TARGET, **functions})
+    return made
 
 
 def stops(options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:

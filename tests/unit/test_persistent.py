@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentcompile.control import ACTIONS, Scene
+from agentcompile.control.actions import ACTIONS, Scene
 from agentcompile.runs.persistent import GrowingSequence, GrowingSet
 from agentcompile.runs.progress import fold
 from agentcompile.runs.rows import changed

@@ -10,8 +10,8 @@ import pytest
 
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.lockfile import read_lock
 from agentcompile.lockfile.bundle import read_bundle
+from agentcompile.lockfile.files import read_lock
 from agentcompile.system.plain_files import NotPlainError, read_plain
 
 

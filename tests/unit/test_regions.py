@@ -36,10 +36,10 @@ def test_every_row_of_the_table_parses_and_reads_known_operators():
     names = [row.name for row in REGION_KINDS]
     assert len(names) == len(set(names))
     for row in REGION_KINDS:
-        assert {line.op for line in row.parse().lines} <= set(SIGNATURES)
-        row.parse_dims()
-        row.parse_constants()
-        assert set(row.exposes) <= row.parse().defined
+        assert {line.op for line in row.parsed.lines} <= set(SIGNATURES)
+        assert isinstance(row.sizes, tuple)
+        assert isinstance(row.scalars, tuple)
+        assert set(row.exposes) <= row.parsed.defined
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_pattern_whose_lines_do_not_hang_together_is_refused():
 )
 def test_a_size_that_does_not_parse_is_refused(dims: str, fault: str):
     with pytest.raises(PatternError, match="kind 'odd'") as error:
-        Kind(name="odd", pattern=("y = linear(x, w)",), dims=dims).parse_dims()
+        assert Kind(name="odd", pattern=("y = linear(x, w)",), dims=dims).sizes
     assert fault in str(error.value)
 
 

@@ -266,13 +266,13 @@ def test_a_template_of_a_decode_step_alone_does_not_serve_a_chunk() -> None:
 def test_a_view_that_does_not_parse_names_kind_and_fault(view: str, fault: str) -> None:
     row = Kind(name="odd", pattern=("y = rms_norm(x, norm)",), dims="hidden=norm[0]", views=(view,))
     with pytest.raises(PatternError, match="kind 'odd'") as error:
-        row.parse_views()
+        assert row.stated
     assert fault in str(error.value)
 
 
 def test_every_stated_view_of_the_table_parses() -> None:
     for row in REGION_KINDS:
-        assert len(row.parse_views()) == len(row.views)
+        assert len(row.stated) == len(row.views)
     assert {row.name for row in REGION_KINDS if row.views} == {"rope-append", "qknorm-rope-append"}
 
 

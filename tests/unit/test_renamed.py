@@ -13,8 +13,7 @@ from agentcompile.ir.trial import Trial
 from agentcompile.materialize import specialise
 from agentcompile.space import Space
 from agentcompile.tuning.machine_trials import MachineTrials
-from agentcompile.tuning.renamed import Renamed
-from agentcompile.tuning.trial_database import TrialDatabase
+from agentcompile.tuning.trial_database import Renamed, TrialDatabase
 from tests.templates.shapes import Extents, region
 from tests.templates.suite import CATALOG
 from tests.unit import fakes

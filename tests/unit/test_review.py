@@ -6,8 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from agentcompile.control import Approve, ApproveSafe, Edit, Override, Reject, RejectRest, Rerun, Undo, WriteLock
-from agentcompile.control.commands import Command
+from agentcompile.control.commands import (
+    Approve,
+    ApproveSafe,
+    Command,
+    Edit,
+    Override,
+    Reject,
+    RejectRest,
+    Rerun,
+    Undo,
+    WriteLock,
+)
 from agentcompile.control.deciding import RefusedError, answer
 from agentcompile.control.review import items, open_items
 from agentcompile.events import Decided, PlanAdmitted, RunStarted, StageStarted, TrialFinished

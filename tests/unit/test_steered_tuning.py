@@ -188,7 +188,7 @@ def test_what_a_person_asks_for_is_judged_and_a_point_outside_the_space_rejected
     tmp_path: Path, task: TuneTask
 ) -> None:
     desk = Desk(tmp_path)
-    desk.steering.know_spaces(legal({task.region.id: task.space}))
+    desk.steering.legal = legal({task.region.id: task.space})
     one, *_ = tuple(task.space)
     outside = replace(one, params=(("ROWS", 3), ("UNROLL", 1)))
     for point in (one, outside):

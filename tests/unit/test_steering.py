@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentcompile.control.steering import Earlier, Steering
+from agentcompile.control.steering import Steering
 from agentcompile.events import CandidateAsked, Decided, Event, Steered, Undone, Warned
 from agentcompile.ir.trial import Ruling
+from agentcompile.runs.progress import State
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_who_is_judged_again_is_cancelled_no_more(steering: Steering) -> None:
 
 def test_what_an_earlier_process_left_is_asked_again_but_for_what_it_gave_up() -> None:
     decided = Decided(rulings=(Ruling(region="r", word="reject"),))
-    steering = Steering(Earlier(asked=(asked("cancel", "a"), asked("edit", "b")), decided=(decided,)))
+    steering = Steering(State(asked=(asked("cancel", "a"), asked("edit", "b")), decided=(decided,)))
     assert [one.candidate for one in steering.asked] == ["b"]
     assert steering.rulings()["r"].word == "reject"
 

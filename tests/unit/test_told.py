@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from agentcompile.advice import Heuristic
 from agentcompile.advice.client import Client
-from agentcompile.advice.counsel import Counsel, Missed, News, Taken, prompts_of
+from agentcompile.advice.counsel import Counsel, prompts_of
 from agentcompile.advice.exchange import Cassette
+from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.prompt import LISTED, TOLD, Prompt, prompt_of
 from agentcompile.advice.wire import Ask, Reply
-from agentcompile.events import clean
+from agentcompile.events import AdviceMissed, AdviceTaken, Event, clean
 from agentcompile.ir.advice import Question
 from agentcompile.ir.template import Candidate, Param
 from agentcompile.ir.trial import BuildFailed, Cancelled, Crashed, Disturbed, Trial
@@ -166,9 +166,9 @@ class Telling:
         """Nothing."""
 
 
-def session(asked: Question, folder: Path, wire: Telling | None) -> tuple[Counsel, list[News]]:
+def session(asked: Question, folder: Path, wire: Telling | None) -> tuple[Counsel, list[Event]]:
     """A session that asks one question, recorded in or replayed from `folder`."""
-    news: list[News] = []
+    news: list[Event] = []
     asks = Client(wire, "m", Ledger(Ceilings())) if wire is not None else None
     first = {asked.region.id: (ASKED, Heuristic().advise(ASKED))}
     counsel = Counsel(first, asks=asks, recalls=Cassette(folder), keeps=Cassette(folder), tell=news.append)
@@ -188,7 +188,7 @@ def test_a_replay_finds_its_exchange_whatever_was_tried_before(tmp_path: Path, r
     assert json.loads(exchange.user)["regions"][0]["trials"] == told(questions[recorded])
     assert wire.sent == [exchange.user]
     again, repeated = session(questions[replayed], tmp_path, None)
-    assert [type(one) for one in repeated] == [Taken]
+    assert [type(one) for one in repeated] == [AdviceTaken]
     assert repeated == said
     assert again.digests == first.digests == (exchange.digest,)
     assert again.advice(ASKED.region.id) == first.advice(ASKED.region.id)
@@ -212,4 +212,4 @@ def test_what_was_recorded_last_holds(tmp_path: Path) -> None:
         Cassette(tmp_path / "both").keep(replace(one, at_ms=at))
     replayed, news = session(ASKED, tmp_path / "both", None)
     assert replayed.digests == (later.digest,)
-    assert not any(isinstance(one, Missed) for one in news)
+    assert not any(isinstance(one, AdviceMissed) for one in news)

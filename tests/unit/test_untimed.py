@@ -104,7 +104,7 @@ def rig(tmp_path: Path) -> Rig:
 
 
 def chosen(ranking: Ranking) -> list[Candidate]:
-    return [kernel.candidate for layout in LAYOUTS for kernel in ranking.kernels_of(layout)]
+    return [kernel.candidate for layout in LAYOUTS for kernel in dict(ranking.kernels).get(layout, ())]
 
 
 def test_the_advisers_first_of_each_layout_is_taken_and_nothing_is_built_for_it(rig: Rig) -> None:
