@@ -58,6 +58,7 @@ class Scene:
     """What is known of the run, of the process that works on it, and of a replay beside it."""
 
     run: str = ""
+    """The run directory as a person would name it."""
     path: str = ""
     state: State = field(default_factory=State)
     life: Life = "ended"
@@ -128,6 +129,7 @@ class View:
     width: int = 80
     height: int = 24
     mode: str = "regions"
+    """The name of the screen that is shown."""
     region: str = ""
     candidate: str = ""
     cursor: Mapping[str, str] = field(default_factory=dict)
@@ -135,6 +137,7 @@ class View:
     detail: bool = False
     """Whether the detail has the whole body, where it does not stand beside the table."""
     top: int = 0
+    """First line of the detail that is shown."""
     focus: Literal["table", "detail"] = "table"
     baseline: Baseline = "pytorch"
     sort: Mapping[str, int] = field(default_factory=dict)

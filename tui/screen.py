@@ -30,6 +30,7 @@ class Act:
     why_not: WhyNot = lambda scene, view, screen: ""
     group: Group = "look"
     word: str = ""
+    """Its label where that is not its name."""
 
     @property
     def label(self) -> str:
@@ -44,12 +45,14 @@ class ScreenSpec:
     name: str
     title: str
     about: str
+    """One line of help on the screen."""
     columns: Callable[[Scene], tuple[Column, ...]]
     entries: Callable[[Scene, View], list[Entry]]
     """Returns all rows of its table, which are filtered and sorted afterwards."""
     detail: Callable[[Scene, View, str, int, Ink], list[Line]]
     """Returns the entry of a key in full, in lines of a width."""
     heading: Callable[[Scene, View, int, Ink], list[Line]] = lambda scene, view, width, ink: []
+    """Returns the lines above the table."""
     keys: tuple[Act, ...] = ()
     """Its actions beside those that work on every screen."""
     foot: tuple[str, ...] = ("open",)

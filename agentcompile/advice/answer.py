@@ -73,6 +73,7 @@ class Reading:
     advice: dict[str, Advice]
     """Advice by the graph's region id, for every region of the prompt that is mentioned; `order` holds its ranking."""
     refused: tuple[Proposal, ...] = ()
+    """Refused items that belong to no region."""
 
 
 def answer_of(text: str, *, fenced: bool) -> Json:

@@ -30,7 +30,9 @@ class Inquiry:
     """The arguments of the verb `advise`."""
 
     show_prompt: bool = False
+    """Whether to only show the prompt and ask nobody."""
     record: Path | None = None
+    """Folder in which exchanges are kept."""
     region: str = ""
     """Region's name, kind or the start of its id; empty for all regions."""
     answered_by: str = ""

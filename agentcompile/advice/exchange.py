@@ -37,6 +37,7 @@ class Exchange:
     keys: dict[str, str]
     """Key of each region's question, by the region's id in the prompt."""
     model: str
+    """Model name that was requested."""
     answered_by: str = ""
     """Model name that the server reported, or the name that whoever recorded the exchange gave."""
     rung: Rung

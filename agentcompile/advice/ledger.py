@@ -44,6 +44,7 @@ class Booking:
     """A call that may be made now."""
 
     usage: Usage
+    """Most that the call may use."""
     answer_tokens: int
     timeout_s: float
     at_s: float

@@ -37,6 +37,7 @@ class DecoderSpec:
     kv_heads: int
     head_dim: int
     eos: tuple[int, ...] = ()
+    """Token ids that end generation."""
 
 
 @runtime_checkable

@@ -37,7 +37,11 @@ class Term:
     """A digest of the structure below without names; it orders the operands of commutative operators."""
 
     def attr(self, name: str) -> Attr:
-        """Return the attribute `name`."""
+        """Return the attribute `name`.
+
+        Raises:
+            KeyError: the term has no such attribute.
+        """
         return dict(self.attrs)[name]
 
 

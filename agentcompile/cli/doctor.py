@@ -42,6 +42,7 @@ class DoctorCheck:
     value: str
     remedy: str = ""
     target: Literal["any", "cuda"] = "any"
+    """The targets that need this fact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,7 @@ class Cuda:
     """The CUDA version that PyTorch was built for; None for a build without CUDA."""
     torch_sees: bool = False
     torch_said: str = ""
+    """The warning that PyTorch gave while it looked for a device."""
     visible: str | None = None
     """The value of `CUDA_VISIBLE_DEVICES`; None when it is not set."""
     triton: str = ""

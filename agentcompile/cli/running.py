@@ -55,6 +55,7 @@ class Speed:
 
     tokens: int
     rest: int
+    """Tokens that came after the first piece."""
     first_s: float
     rest_s: float
 

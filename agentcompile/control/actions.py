@@ -205,5 +205,9 @@ ACTIONS: tuple[Action, ...] = (
 
 
 def action(name: str) -> Action:
-    """Return the action of that name."""
+    """Return the action of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
     return {row.name: row for row in ACTIONS}[name]

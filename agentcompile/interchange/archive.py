@@ -72,6 +72,7 @@ class MachineFacts:
     ceilings: dict[str, Ceiling] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
     exchanges: tuple[Exchange, ...] = ()
+    """What a model was asked and answered, from the run directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,7 +150,9 @@ class ModelEvidence:
     """The reference that ran in float32."""
     seed: int
     prompts: tuple[int, ...]
+    """Lengths of the prompts in tokens."""
     positions: int
+    """Number of positions that were compared."""
     kl: str
     """Mean KL(float32 || compiled)."""
     kl_eager: str

@@ -48,6 +48,7 @@ class Chunk:
 
     program: Program
     jobs: tuple[EvaluationJob, ...]
+    """The kernels of the program, each once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ class Planned:
     """Covers of both phases, which agree on the layouts of weights."""
 
     decode: tuple[tuple[Part, ...], ...]
+    """One cover for each regime."""
     prefill: tuple[Part, ...]
     layouts: Layouts
     exact: bool

@@ -32,6 +32,7 @@ class LegalityFacts:
     readers: dict[str, frozenset[str]]
     """The nodes that read each value, by value id."""
     kept: frozenset[str]
+    """The values that are outputs of the graph."""
 
 
 def facts(graph: Graph, order: Order) -> LegalityFacts:

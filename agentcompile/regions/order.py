@@ -25,9 +25,13 @@ class Order:
     """The direct and transitive predecessors and the transitive successors of every node of a graph."""
 
     index: dict[str, int]
+    """The position of each node id."""
     before: tuple[int, ...]
+    """The direct predecessors of each node."""
     ancestors: tuple[int, ...]
+    """All predecessors of each node, without the node itself."""
     descendants: tuple[int, ...]
+    """All successors of each node, without the node itself."""
 
     def mask(self, nodes: Iterable[str]) -> int:
         """Return the bit set of `nodes`."""

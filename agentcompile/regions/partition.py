@@ -35,7 +35,11 @@ class Partition:
     refusals: tuple[Refusal, ...] = ()
 
     def region(self, id: str) -> Region:
-        """Return the region with this id."""
+        """Return the region with this id.
+
+        Raises:
+            KeyError: no region has this id.
+        """
         return {region.id: region for region in self.regions}[id]
 
 

@@ -66,6 +66,7 @@ class Model:
     """The data for covering jointly; `solved` caches the best path of a stretch by the layouts it depends on."""
 
     names: tuple[tuple[str, ...], ...]
+    """The tensor names of each class."""
     alternatives: tuple[tuple[str, ...], ...]
     """The layouts in which some option wants each class, row-major first."""
     treatments: tuple[Treatment, ...]

@@ -52,6 +52,7 @@ class Opened:
     chunks: Chunks
     """The prefill plan at any chunk length, on a GPU."""
     jobs: tuple[EvaluationJob, ...]
+    """Every kernel of the lock, once."""
 
     @property
     def capacity(self) -> int:

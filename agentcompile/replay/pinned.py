@@ -48,6 +48,7 @@ class Pins:
     jobs: dict[str, EvaluationJob] = field(default_factory=dict)
     """Every kernel, once, by source digest."""
     used: dict[str, Template] = field(default_factory=dict)
+    """The template of every kernel, by its digest."""
     found: dict[tuple[str, str], tuple[str, Template]] = field(default_factory=dict)
     """Template id and dtype of the region to the digest that the lock pins and the template that was found for it."""
     own: dict[str, None] = field(default_factory=dict)

@@ -57,8 +57,10 @@ class LockFacts:
     policy: str
     choose: Rule = "admitted"
     strategy: str = ""
+    """The strategy that searched the regions."""
     advice: tuple[str, ...] = ()
     check: ModelCheck | None = None
+    """The comparison of the whole model with float32."""
 
 
 def lock_of(

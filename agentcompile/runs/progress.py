@@ -109,6 +109,7 @@ class State:
     """Digests of the exchanges that advice was taken from, in the order in which it came."""
     unadvised: tuple[AdviceMissed, ...] = ()
     searched_s: float = 0.0
+    """Seconds that the finished searches took."""
     steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
     """Timings of whole steps, by the digest of what was timed; cleared when a candidate is to be evaluated again."""
     pace: SearchProgress | None = None

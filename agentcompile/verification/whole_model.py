@@ -75,6 +75,7 @@ class WholeModelGate:
     known: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
     """Checks of an earlier process of the run, by the digest of what was checked."""
     module: torch.nn.Module | None = None
+    """The user's own module, where there is one."""
     _answers: Answers | None = field(default=None, init=False)
     _miscaptured: str = field(default="", init=False)
     _groups: tuple[Group, ...] = field(default=(), init=False)
