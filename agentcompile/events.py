@@ -24,7 +24,7 @@ from agentcompile.ir.search_progress import SearchProgress as SearchProgress
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Param
 from agentcompile.ir.timing import Timing
-from agentcompile.ir.trial import Choice, Layouts, Plan, Ruling, Trial
+from agentcompile.ir.trial import Choice, Decision, Layouts, Plan, Trial
 from agentcompile.ir.whole import ModelCheck
 
 FlowStage = Literal[
@@ -297,7 +297,7 @@ class Decided(_Clean):
     """A person decided on one region, or on several at once. On disk before anything acts on it."""
 
     kind: Literal["decided"] = "decided"
-    rulings: tuple[Ruling, ...]
+    rulings: tuple[Decision, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

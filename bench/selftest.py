@@ -1,4 +1,4 @@
-"""`agentcompile bench harness`: the timing protocol judged on this machine's real timer.
+"""`agentcompile bench harness`: the timing protocol tested on this machine's real timer.
 
 Equal kernels may rarely be called FASTER, and one that does 2 % more work must be told from its twin. On a shared
 machine the second fails first: then small differences stay INCONCLUSIVE, which costs speed and never correctness.

@@ -64,9 +64,9 @@ def _decided(item: Item, asked: bool) -> Decided:
     """
     if item.standing == "undecided" and not asked:
         return Decided(word="measured", detail="Nobody was asked: the measurement decided.", safe=item.safe)
-    ruling = item.ruling
-    instead = ruling.candidate if ruling is not None and ruling.word == "override" else None
-    reason = ruling.reason if ruling is not None else ""
+    decision = item.decision
+    instead = decision.candidate if decision is not None and decision.word == "override" else None
+    reason = decision.reason if decision is not None else ""
     match item.standing:
         case "undecided":
             text = "Safe to approve: faster beyond its interval, every check passed." if item.safe else item.why

@@ -99,11 +99,11 @@ def page(state: State, region: str, candidate: str, run: Path, store: Path, *, d
     found = latest(state, region)
     one = found.get(candidate)
     if one is None:
-        return "This candidate was not judged yet: its program is made when it is."
+        return "This candidate was not evaluated yet: its program is made when it is."
     label = one.candidate.label
     new = text_of(run, one.source)
     if new is None:
-        return f"The program of {label} is not kept here any more: r judges it again."
+        return f"The program of {label} is not kept here any more: r evaluates it again."
     row = state.row(region)
     language = next(
         (offer.language for offer in (row.offers if row else ()) if offer.template == one.candidate.template), "cpp"
@@ -116,7 +116,7 @@ def page(state: State, region: str, candidate: str, run: Path, store: Path, *, d
     old = text_of(run, found[other].source)
     old_label = found[other].candidate.label
     if old is None:
-        return f"The program of {old_label} is not kept here any more: r judges it again."
+        return f"The program of {old_label} is not kept here any more: r evaluates it again."
     return Page(title=f"{old_label} → {label}", kind="diff", lines=difference(old, new, old_label, label))
 
 

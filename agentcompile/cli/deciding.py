@@ -147,7 +147,7 @@ def _candidate(state: State, name: str, flag: str, region: str = "") -> str:
     if not found:
         raise AgentCompileError(
             f"{flag}: no candidate is called {name!r}",
-            hint="`agentcompile explain REGION` lists those that were judged; a label or the start of an id names one",
+            hint="`agentcompile explain REGION` lists those evaluated; a label or the start of an id names one",
         )
     some = ", ".join(f"{id[:SHORT]} {known[id]}" for id in found[:4])
     raise AgentCompileError(f"{flag}: {name!r} is {len(found)} candidates", hint=f"take an id: {some}")
@@ -160,7 +160,7 @@ def _points(state: State) -> Sequence[Candidate]:
 def _edited(state: State, id: str, params: Sequence[str]) -> Params:
     base = next((point for point in _points(state) if point.id == id), None)
     if base is None:
-        raise AgentCompileError(f"--edit: {id[:SHORT]} was not judged yet", hint="wait for its verdict")
+        raise AgentCompileError(f"--edit: {id[:SHORT]} was not evaluated yet", hint="wait for its verdict")
     if not params:
         raise AgentCompileError("--edit: changes nothing", hint=f"add --param NAME=VALUE; it has {base.label}")
     changed: dict[str, ParamValue] = {}

@@ -39,8 +39,8 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         for missed in state.unadvised if row.advice is None else ():
             if row.region in missed.regions:
                 screen.text(f"no advice: {missed.reason}")
-        if (ruling := state.rulings.get(row.region)) is not None:
-            screen.text(f"a person said {ruling.word}{f': {ruling.reason}' if ruling.reason else ''}")
+        if (decision := state.decisions.get(row.region)) is not None:
+            screen.text(f"a person said {decision.word}{f': {decision.reason}' if decision.reason else ''}")
         heads = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
         screen.table(Table(heads=heads, rows=[_trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
     ids = {row.region for row in found}

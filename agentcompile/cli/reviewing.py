@@ -33,15 +33,15 @@ SIGNS = {"undecided": "?", "stale": "!", "approved": "~", "rejected": "=", "over
 
 
 def _rows(item: Item) -> list[tuple[str, ...]]:
-    said = item.ruling.reason if item.ruling is not None else ""
+    said = item.decision.reason if item.decision is not None else ""
     rows: list[tuple[str, ...]] = []
     for kernel in item.kernels:
         width = math.exp(kernel.half_width) - 1
         figures = (kernel.candidate.id[:SHORT], f"{kernel.speedup:.2f}×", f"{width:.2f}")
         standing = "replaced" if item.standing == "overridden" else item.standing
         rows.append((SIGNS[item.standing], item.name, kernel.candidate.label, *figures, standing, item.why or said))
-    if item.ruling is not None and item.ruling.candidate is not None:
-        point = item.ruling.candidate
+    if item.decision is not None and item.decision.candidate is not None:
+        point = item.decision.candidate
         rows.append((SIGNS["overridden"], item.name, point.label, point.id[:SHORT], "", "", item.standing, said))
     return rows
 

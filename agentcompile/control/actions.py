@@ -72,14 +72,16 @@ def _rerun(scene: Scene) -> str:
     if why := _selected(scene):
         return why
     if any(asked.candidate == scene.candidate and asked.what != "cancel" for asked in scene.state.asked):
-        return "It waits to be judged already."
+        return "It waits to be evaluated already."
     return "" if trials_of(scene.state, scene.candidate) else "It was not evaluated yet."
 
 
 def _edit(scene: Scene) -> str:
     if why := _selected(scene):
         return why
-    return "" if trials_of(scene.state, scene.candidate) else "Only a candidate that was judged shows its parameters."
+    return (
+        "" if trials_of(scene.state, scene.candidate) else "Only a candidate that was evaluated shows its parameters."
+    )
 
 
 def _item(scene: Scene) -> Item | str:

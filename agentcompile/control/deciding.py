@@ -30,7 +30,7 @@ from agentcompile.control.commands import (
 from agentcompile.control.review import Item, approval, item_of, open_items, trials_of
 from agentcompile.events import CandidateAsked, Decided, Event, Steered, Undone, Watched
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Ruling
+from agentcompile.ir.trial import Decision
 from agentcompile.runs.progress import RegionProgress, State
 
 FASTEST_HZ = 1000.0
@@ -68,7 +68,7 @@ def answer(state: State, command: Command, *, live: bool, legal: Legal | None = 
             return _override(state, command, live, _row(state, region))
         case Undo():
             _allowed("undo", Scene(state=state, live=live))
-            names = ", ".join(_name(state, ruling.region) for ruling in state.decided[-1].rulings)
+            names = ", ".join(_name(state, decision.region) for decision in state.decided[-1].rulings)
             return (Undone(),), f"taken back: {names}"
         case ApproveSafe():
             _allowed("approve-safe", Scene(state=state, live=live))
@@ -120,7 +120,7 @@ def _ask(
     what: Literal["rerun", "edit"] = command.kind
     asked = CandidateAsked(what=what, region=point.region, candidate=point.id, point=point)
     when = "at the next safe point" if live else "when the run goes on"
-    return (asked,), f"{point.label} is judged {when}"
+    return (asked,), f"{point.label} is evaluated {when}"
 
 
 def _outside(row: RegionProgress, point: Candidate) -> str:
@@ -153,26 +153,26 @@ def _override(state: State, command: Override, live: bool, row: RegionProgress) 
     if not command.reason.strip():
         raise RefusedError("An override needs a reason, which the lock keeps.")
     trials = trials_of(state, command.candidate)
-    ruling = Ruling(
+    decision = Decision(
         region=command.region,
         word="override",
         candidate=trials[0].candidate,
         approval=approval(trials),
         reason=command.reason.strip(),
     )
-    return _decided([ruling]), f"overridden: {row.name} runs {trials[0].candidate.label}"
+    return _decided([decision]), f"overridden: {row.name} runs {trials[0].candidate.label}"
 
 
-def _decided(rulings: list[Ruling]) -> tuple[Event, ...]:
-    return (Decided(rulings=tuple(rulings)),)
+def _decided(decisions: list[Decision]) -> tuple[Event, ...]:
+    return (Decided(rulings=tuple(decisions)),)
 
 
-def _approval(item: Item) -> Ruling:
-    return Ruling(region=item.region, word="approve", approval=item.approval)
+def _approval(item: Item) -> Decision:
+    return Decision(region=item.region, word="approve", approval=item.approval)
 
 
-def _rejection(item: Item, reason: str) -> Ruling:
-    return Ruling(region=item.region, word="reject", approval=item.approval, reason=reason.strip())
+def _rejection(item: Item, reason: str) -> Decision:
+    return Decision(region=item.region, word="reject", approval=item.approval, reason=reason.strip())
 
 
 def _row(state: State, region: str) -> RegionProgress:

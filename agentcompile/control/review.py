@@ -13,7 +13,7 @@ from typing import Literal
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import digest
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Kernel, Measured, Ruling, Trial
+from agentcompile.ir.trial import Decision, Kernel, Measured, Trial
 from agentcompile.runs.progress import State
 
 LATER = ("asked", "disturbed")
@@ -30,7 +30,7 @@ class Item:
     kernels: tuple[Kernel, ...]
     """The proposed kernels; several only where the plans of different regimes chose differently."""
     standing: Standing
-    ruling: Ruling | None = None
+    decision: Decision | None = None
     approval: str = ""
     """The digest that an approval would have now; empty when one of the kernels cannot be approved."""
     why: str = ""
@@ -105,7 +105,7 @@ def _proposed(state: State) -> dict[str, tuple[Kernel, ...]]:
     A region that a plan runs in PyTorch is included, without kernels, once a person overrode it.
     """
     found: dict[str, tuple[Kernel, ...]] = {}
-    rulings = state.rulings
+    decisions = state.decisions
     chosen = [(part.region, part.choice) for plan in state.plans for part in plan.parts]
     if not state.plans:
         chosen = [(row.region, row.choice) for row in state.rows if row.choice is not None]
@@ -114,48 +114,48 @@ def _proposed(state: State) -> dict[str, tuple[Kernel, ...]]:
             known = found.get(region, ())
             if choice.candidate not in [kernel.candidate for kernel in known]:
                 found[region] = (*known, choice)
-        elif region in rulings and rulings[region].word == "override":
+        elif region in decisions and decisions[region].word == "override":
             found.setdefault(region, ())
     return found
 
 
 def _item(state: State, region: str, kernels: tuple[Kernel, ...]) -> Item:
-    row, ruling = state.row(region), state.rulings.get(region)
+    row, decision = state.row(region), state.decisions.get(region)
     name = row.name if row is not None else region[:12]
     own = [trials_of(state, kernel.candidate.id) for kernel in kernels]
     faults = [why for trials in own if (why := fault(trials))]
     digests = [approval(trials) for trials in own]
     now = "" if faults or not own else digests[0] if len(digests) == 1 else digest("approvals/1", *digests)
     safe = bool(now) and all(map(_safe, own))
-    standing, why = _standing(state, ruling, now)
+    standing, why = _standing(state, decision, now)
     return Item(
         region=region,
         name=name,
         kernels=kernels,
         standing=standing,
-        ruling=ruling,
+        decision=decision,
         approval=now,
         why=why or next(iter(faults), ""),
         safe=safe,
     )
 
 
-def _standing(state: State, ruling: Ruling | None, now: str) -> tuple[Standing, str]:
+def _standing(state: State, decision: Decision | None, now: str) -> tuple[Standing, str]:
     """Return the standing of a region, and why when its decision is stale."""
-    match ruling:
+    match decision:
         case None:
             return "undecided", ""
-        case Ruling(word="reject"):
+        case Decision(word="reject"):
             return "rejected", ""
-        case Ruling(word="override", candidate=Candidate() as point):
-            return ("overridden", "") if not (why := stale_override(state, ruling, point)) else ("stale", why)
+        case Decision(word="override", candidate=Candidate() as point):
+            return ("overridden", "") if not (why := stale_override(state, decision, point)) else ("stale", why)
         case _:
-            if ruling.approval and ruling.approval == now:
+            if decision.approval and decision.approval == now:
                 return "approved", ""
             return "stale", "what was approved has changed: another kernel, source, check or measurement"
 
 
-def stale_override(state: State, ruling: Ruling, point: Candidate) -> str:
+def stale_override(state: State, decision: Decision, point: Candidate) -> str:
     """Return why an override is stale; empty when it is still valid.
 
     The confirming trial that the override itself caused changes nothing. A newer trial of the fidelity that the person
@@ -165,7 +165,9 @@ def stale_override(state: State, ruling: Ruling, point: Candidate) -> str:
     if why := fault(trials):
         return f"the candidate cannot run: {why}"
     digests = [approval(trials, fidelity) for fidelity in ("confirm", "search")]
-    return "" if ruling.approval in digests else "what was overridden has changed: another source, check or measurement"
+    return (
+        "" if decision.approval in digests else "what was overridden has changed: another source, check or measurement"
+    )
 
 
 def _safe(trials: tuple[Trial, ...]) -> bool:

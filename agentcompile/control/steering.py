@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from agentcompile.events import CandidateAsked, Decided, Event, Steered, Undone
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Ruling
+from agentcompile.ir.trial import Decision
 from agentcompile.runs.progress import State
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class Steering:
             taken, self._asked = tuple(self._asked), []
         return taken
 
-    def rulings(self) -> dict[str, Ruling]:
+    def decisions(self) -> dict[str, Decision]:
         """Return the last decision on each region that a person decided on."""
         with self._changed:
-            return {ruling.region: ruling for decided in self._decided for ruling in decided.rulings}
+            return {decision.region: decision for decided in self._decided for decision in decided.rulings}

@@ -283,7 +283,7 @@ Choice = Kernel | Fallback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
+class Decision:
     """A person's decision on one region: an approval, a rejection (run it as captured), or an override."""
 
     region: str

@@ -10,13 +10,13 @@ from agentcompile.measure.statistics import (
     Contrast,
     contrast,
     impossible,
-    judged,
     measurement,
     share_disturbed,
     usual_ns,
+    verdict_of,
 )
 
 __all__ = [
     "POLICY", "Clock", "Contrast", "Policy", "Round", "Samples", "SelfTest", "Timing",
-    "contrast", "impossible", "judged", "measurement", "selftest", "share_disturbed", "usual_ns",
+    "contrast", "impossible", "verdict_of", "measurement", "selftest", "share_disturbed", "usual_ns",
 ]  # fmt: skip

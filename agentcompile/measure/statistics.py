@@ -216,7 +216,7 @@ def impossible(median_ns: float, floor_ns: float, policy: Policy = POLICY) -> bo
     return median_ns < policy.floor_fraction * floor_ns
 
 
-def judged(
+def verdict_of(
     timing: Timing,
     arm: int,
     nbytes: int,

@@ -14,7 +14,7 @@ from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, PlanAdmitted, Warned
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Measured, Part, Plan, Ruling, Trial, reason
+from agentcompile.ir.trial import Choice, Decision, Fallback, Kernel, Layouts, Measured, Part, Plan, Trial, reason
 from agentcompile.planning.plans import Planned
 from agentcompile.planning.step_timer import Kind, Sources, StepClock, StepTimer, afresh
 from agentcompile.runs.progress import State
@@ -45,20 +45,20 @@ def apply_decisions(
     cuts: Sequence[Cut],
     planned: Planned,
     plans: Sequence[Plan],
-    rulings: Mapping[str, Ruling],
+    decisions: Mapping[str, Decision],
     bench: PlanChecks,
     known: Sequence[Plan] = (),
 ) -> tuple[Planned, tuple[Plan, ...]]:
-    """Apply the decisions `rulings`, by region id; return the cover and the plans, one for each of `cuts`.
+    """Apply the decisions `decisions`, by region id; return the cover and the plans, one for each of `cuts`.
 
     `known` are plans that an earlier process of the run measured with the same decisions.
 
     Raises:
         AgentCompileError: an override fails, or wants a weight in another layout than another kernel (undecided).
     """  # noqa: DOC501
-    _say_what_applies_nowhere(plans, rulings, bench.emit)
-    choices = {region: _choice(ruling, bench) for region, ruling in rulings.items() if ruling.word != "approve"}
-    covers = [tuple(_part(part, rulings, choices) for part in plan.parts) for plan in plans]
+    _say_what_applies_nowhere(plans, decisions, bench.emit)
+    choices = {region: _choice(decision, bench) for region, decision in decisions.items() if decision.word != "approve"}
+    covers = [tuple(_part(part, decisions, choices) for part in plan.parts) for plan in plans]
     if all(_bare(cover) == _bare(plan.parts) for cover, plan in zip(covers, plans, strict=True)):
         same = tuple(replace(plan, parts=cover) for plan, cover in zip(plans, covers, strict=True))
         return replace(planned, decode=tuple(covers[:-1]), prefill=covers[-1]), same
@@ -72,48 +72,50 @@ def apply_decisions(
         if layouts == planned.layouts and _bare(cover) == _bare(plan.parts):
             found.append(replace(plan, parts=cover))
         else:
-            found.append(weighed(cut, replace(plan, parts=cover), changed, bench, known))
+            found.append(timed_plan(cut, replace(plan, parts=cover), changed, bench, known))
     return changed, tuple(found)
 
 
-def _say_what_applies_nowhere(plans: Sequence[Plan], rulings: Mapping[str, Ruling], emit: Emit) -> None:
+def _say_what_applies_nowhere(plans: Sequence[Plan], decisions: Mapping[str, Decision], emit: Emit) -> None:
     covered = {part.region for plan in plans for part in plan.parts}
-    for region, ruling in rulings.items():
+    for region, decision in decisions.items():
         if region not in covered:
             emit(
-                Warned(text=f"region {region[:12]}: to {ruling.word} it changes nothing: the plan covers it otherwise")
+                Warned(
+                    text=f"region {region[:12]}: to {decision.word} it changes nothing: the plan covers it otherwise"
+                )
             )
 
 
-def _choice(ruling: Ruling, bench: PlanChecks) -> Choice:
-    if ruling.word == "reject" or ruling.candidate is None:
-        why = f": {ruling.reason}" if ruling.reason else ""
-        return Fallback(reason=f"rejected by a person{why}", decided_by="human", approval=ruling.approval)
-    trial = bench.confirmation_of(ruling.region, ruling.candidate)
+def _choice(decision: Decision, bench: PlanChecks) -> Choice:
+    if decision.word == "reject" or decision.candidate is None:
+        why = f": {decision.reason}" if decision.reason else ""
+        return Fallback(reason=f"rejected by a person{why}", decided_by="human", approval=decision.approval)
+    trial = bench.confirmation_of(decision.region, decision.candidate)
     if trial is None:
-        raise _undecided(f"{ruling.candidate.label}: the override names a point that is in no space here")
+        raise _undecided(f"{decision.candidate.label}: the override names a point that is in no space here")
     if not isinstance(trial.verdict, Measured):
         raise _undecided(
-            f"{ruling.candidate.label}: the override failed: {trial.verdict.kind}: {reason(trial.verdict)}"
+            f"{decision.candidate.label}: the override failed: {trial.verdict.kind}: {reason(trial.verdict)}"
         )
     m = trial.verdict.measurement
     return Kernel(
-        candidate=ruling.candidate,
+        candidate=decision.candidate,
         source=trial.source,
         speedup=m.speedup,
         half_width=m.half_width,
         decided_by="human",
-        reason=ruling.reason,
-        approval=ruling.approval,
+        reason=decision.reason,
+        approval=decision.approval,
     )
 
 
-def _part(part: Part, rulings: Mapping[str, Ruling], choices: Mapping[str, Choice]) -> Part:
-    ruling = rulings.get(part.region)
+def _part(part: Part, decisions: Mapping[str, Decision], choices: Mapping[str, Choice]) -> Part:
+    decision = decisions.get(part.region)
     if part.region in choices:
         return replace(part, choice=choices[part.region])
-    if ruling is not None and isinstance(part.choice, Kernel):
-        return replace(part, choice=replace(part.choice, approval=ruling.approval))
+    if decision is not None and isinstance(part.choice, Kernel):
+        return replace(part, choice=replace(part.choice, approval=decision.approval))
     return part
 
 
@@ -152,7 +154,7 @@ def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], wants: Cal
     return tuple(sorted((name, layout) for name, (layout, _) in wanted.items() if layout != "row-major"))
 
 
-def weighed(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Sequence[Plan]) -> Plan:
+def timed_plan(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Sequence[Plan]) -> Plan:
     """Return a changed plan with its time in the step; a prefill plan on a CPU is not timed.
 
     A `known` time of the same plan is reused, unless it was disturbed: then it is measured again on fresh data.

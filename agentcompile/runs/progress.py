@@ -51,7 +51,7 @@ from agentcompile.ir.search_progress import SearchProgress
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.timing import Timing
-from agentcompile.ir.trial import Layouts, Plan, Ruling, Trial
+from agentcompile.ir.trial import Decision, Layouts, Plan, Trial
 from agentcompile.ir.whole import ModelCheck
 from agentcompile.runs.persistent import GrowingSequence, GrowingSet
 from agentcompile.runs.rows import Best, Counts, RegionProgress, RowState, StageRow, better, changed
@@ -133,9 +133,9 @@ class State:
         return frozenset(id for row in self.rows for id, _ in row.under_way)
 
     @property
-    def rulings(self) -> dict[str, Ruling]:
+    def decisions(self) -> dict[str, Decision]:
         """The last decision on each region that a person decided on."""
-        return {ruling.region: ruling for decided in self.decided for ruling in decided.rulings}
+        return {decision.region: decision for decided in self.decided for decision in decided.rulings}
 
     @property
     def counts(self) -> Counts:

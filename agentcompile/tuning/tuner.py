@@ -17,7 +17,7 @@ from agentcompile.ir.advice import Advice
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Cancelled, Death, Incorrect, Measured, Rejected, Trial, Verdict
-from agentcompile.measure import POLICY, Timing, impossible, judged, usual_ns
+from agentcompile.measure import POLICY, Timing, impossible, usual_ns, verdict_of
 from agentcompile.search import Budget, RegionStrategy, SearchTask
 from agentcompile.system.notes import Notes
 from agentcompile.tuning.baselines import BaselineTimes
@@ -262,7 +262,7 @@ class Tuner:
             if arm in failed:
                 verdict = failed[arm]
             else:
-                verdict = judged(timing, arm, nbytes, floor_ns, prepared.report, claim, comparisons, rounds)
+                verdict = verdict_of(timing, arm, nbytes, floor_ns, prepared.report, claim, comparisons, rounds)
             yield trial_of(prepared.job, verdict, fidelity)
 
     def _floor_ns(self, task: TuneTask, timing: Timing) -> float:

@@ -50,8 +50,8 @@ def decided(
             exit_code=ExitCode.UNDECIDED,
             hint="decide on them with `agentcompile decide` or in `agentcompile tui`, then compile --resume",
         )
-    rulings = steering.rulings()
-    for region in (region for region in left if region in rulings):
+    decisions = steering.decisions()
+    for region in (region for region in left if region in decisions):
         emit(Warned(text=f"region {region[:12]}: what was decided is stale and counts no more"))
     bench = PlanChecks(
         confirmation_of=scheduler.confirmation_of,
@@ -63,7 +63,7 @@ def decided(
         kind=prepared.here.target.kind,
         refused=lambda found: not_accepted(prepared, acceptance, found),
     )
-    valid = {region: ruling for region, ruling in rulings.items() if region not in left}
+    valid = {region: decision for region, decision in decisions.items() if region not in left}
     try:
         planned, plans = apply_decisions(
             [*prepared.decode, prepared.prefill], planned, plans, valid, bench, steering.earlier.ruled

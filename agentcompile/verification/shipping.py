@@ -16,7 +16,7 @@ from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.events import PlanAdmitted, Warned
 from agentcompile.ir.trial import Fallback, Kernel, Plan
 from agentcompile.ir.whole import ModelCheck
-from agentcompile.planning.overrides import PlanChecks, layouts_of, weighed
+from agentcompile.planning.overrides import PlanChecks, layouts_of, timed_plan
 from agentcompile.planning.plans import Planned
 from agentcompile.runs.progress import State
 from agentcompile.runs.stages import stage
@@ -97,7 +97,7 @@ def _timed_again(
             continue
         made = Plan(regime=plan.regime, parts=plan.parts, exact=False)
         if old.step_ns:
-            made = _weighed(cut, made, left, bench, known)
+            made = _timed_whole(cut, made, left, bench, known)
         if not made.step_ns:  # a timed plan has emitted this event already
             bench.emit(PlanAdmitted(plan=made, layouts=layouts, ruled=True))
         found.append(made)
@@ -105,9 +105,9 @@ def _timed_again(
     return replace(left, decode=tuple(decode), prefill=prefill), tuple(found)
 
 
-def _weighed(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Sequence[Plan]) -> Plan:
+def _timed_whole(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Sequence[Plan]) -> Plan:
     try:
-        made = weighed(cut, plan, planned, bench, known)
+        made = timed_plan(cut, plan, planned, bench, known)
     except AgentCompileError as error:
         if error.exit_code is not ExitCode.UNDECIDED:
             raise

@@ -172,15 +172,15 @@ class _LookedAt:
 
 
 class Watched:
-    """An arm whose samples must leave the process as it was; an arm that is not `judged` may change it."""
+    """An arm whose samples must leave the process as it was; an arm that is not `checked` may change it."""
 
-    def __init__(self, arm: Arm, watch: Watch, index: int, *, judged: bool) -> None:
-        self._arm, self._watch, self._index, self._judged = arm, watch, index, judged
+    def __init__(self, arm: Arm, watch: Watch, index: int, *, checked: bool) -> None:
+        self._arm, self._watch, self._index, self._checked = arm, watch, index, checked
 
     def interval(self, batch: int) -> Interval:
         """Time the arm, then compare the process's state."""
         found = self._arm.interval(batch)
-        if not self._judged:
+        if not self._checked:
             self._watch.rebase()
         else:
             require(self._watch, self._index)

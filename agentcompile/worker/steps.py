@@ -63,7 +63,7 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
     for index, step in enumerate(steps):
         kernels = any(isinstance(call, NativeCall) for call in step.program.calls)
         arm = _StepArm(step, memory, request.position, box, index, probe, probes)
-        arms.append(Watched(arm, watch, index, judged=kernels))
+        arms.append(Watched(arm, watch, index, checked=kernels))
     samples = timed(arms, request, box, quantum_ns(), Others())
     probe.check("after")
     box.write(NOTHING)

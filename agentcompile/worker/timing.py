@@ -48,7 +48,7 @@ def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch
             arms.append(_KernelArm(inputs, box, index, arm, executor))
             require(watch, index)
     native = [isinstance(one, _KernelArm) for one in arms]
-    watched = [Watched(one, watch, at, judged=own) for at, (one, own) in enumerate(zip(arms, native, strict=True))]
+    watched = [Watched(one, watch, at, checked=own) for at, (one, own) in enumerate(zip(arms, native, strict=True))]
     samples = timed(watched, request, box, quantum_ns(), Others())
     for index, kernel in enumerate(arms):
         box.write(index)

@@ -144,7 +144,7 @@ def reason(
         mine = not row.mutators or mutator in row.mutators
         here = re.fullmatch(row.file, file) and re.fullmatch(row.region, region.kind)
         said = re.search(row.before, before) and re.search(row.after, after)
-        proven = unreached >= row.unreached and undefined >= row.undefined
-        if mine and here and said and proven and _holds(row.where, asked):
+        holds_of_all = unreached >= row.unreached and undefined >= row.undefined
+        if mine and here and said and holds_of_all and _holds(row.where, asked):
             return row.why
     return ""

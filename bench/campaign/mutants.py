@@ -305,4 +305,4 @@ def _with_cuda(found: Findings, campaign: Campaign, machine: Machine, folder: Pa
     except AgentCompileError as error:  # NVRTC is not installed
         return replace(found, missing=error.message)
     told = {f"cuda, drawn and {what}": count for what, count in drawn.items()}
-    return replace(found, cuda={"cuda mutants compiled, none judged": count, **told})
+    return replace(found, cuda={"cuda mutants compiled, none validated": count, **told})

@@ -25,7 +25,7 @@ KINDS: Mapping[str, str] = {
     "locks": "locks with random bytes, and resealed ones with other meanings",
     "advice": "hostile, broken and absent advisers",
     "mutants": "kernels with one mechanical fault each, at real shapes",
-    "false-rejects": "kernels as they are shipped, judged with many seeds: all must pass",
+    "false-rejects": "kernels as they are shipped, validated with many seeds: all must pass",
     "api": "calls and command lines with arguments of wrong types and values",
 }
 """A line about each kind; the kind is a module of this package, with `_` for `-`."""

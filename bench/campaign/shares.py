@@ -168,7 +168,7 @@ class _Share:
             self._listening.join(_ENDING_S)
 
 
-def _obey() -> None:
+def _end_with_the_parent() -> None:
     """Interrupt this process when its parent has gone, so that it removes its files."""
     main = threading.main_thread()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for background jobs
@@ -186,7 +186,7 @@ def main(text: str) -> int:
     """Do one share; return an exit code."""
     order: Order = decode(Order, json.loads(text))
     os.sched_setaffinity(0, order.cpus)
-    _obey()
+    _end_with_the_parent()
     kind = import_module(order.module)
     campaign = replace(order.campaign, partial=Path(order.partial) if order.partial else None)
     try:

@@ -305,7 +305,7 @@ def words_of(lock: Lock, ground: Ground, draw: random.Random) -> Lock:
 
 
 @_of_a_choice
-def fallen(choice: LockChoice, lock: Lock, ground: Ground, draw: random.Random) -> LockChoice:
+def as_fallback(choice: LockChoice, lock: Lock, ground: Ground, draw: random.Random) -> LockChoice:
     """Turn a kernel into a fallback to PyTorch: another plan with the same results."""
     return replace(choice, use="fallback", template="", template_digest="", source="", params={}, decided_by="human")
 
@@ -385,7 +385,7 @@ FORGERIES: Mapping[str, Forge] = {
     "target": target_of,
     "model": model_of,
     "words": words_of,
-    "given back": fallen,
+    "as fallback": as_fallback,
     "another kernel": another_kernel,
     "forged source": forged_source,
     "forged template": forged_template,

@@ -388,7 +388,7 @@ def _tops(arm: Arm, workload: Workload, setup: Setup) -> Tops:
     reply = arm.ask({"do": "tops", "ids": workload.ids, "new": new, "count": TOPS}, 2 * setup.limit_s)
     if not len(reply["tokens"]) == len(reply["tops"]) == new:
         raise ArmFailed(
-            f"made {len(reply['tokens'])} tokens, {len(reply['tops'])} with rivals, where {new} were asked for"
+            f"made {len(reply['tokens'])} tokens, {len(reply['tops'])} with alternatives, where {new} were asked for"
         )
     return tuple(reply["tokens"]), tuple(tuple(row) for row in reply["tops"])
 

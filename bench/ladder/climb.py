@@ -144,7 +144,7 @@ def _rungs(
                 lock=read_lock(build.lock).content_hash if build else "",
                 shares=kinds,
                 rest=rest,
-                looked=(inside.how or inside.reason) if inside else "nobody looked",
+                looked=(inside.how or inside.reason) if inside else "not profiled",
                 gain=gained,
             )
         )

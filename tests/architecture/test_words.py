@@ -17,6 +17,7 @@ NAMES = {
     "RunnersUp": "RankedAlternatives", "Everywhere": "SpaceAlternatives", "Judge": "Evaluator",
     "WorkerJudge": "WorkerEvaluator", "Crew": "WorkerPool", "Seat": "WorkerSlot", "Grown": "GrowingSequence",
     "survey": "scheduler", "rivals": "alternatives", "rival": "alternative", "crew": "pool", "shaken": "disturbed",
+    "Ruling": "Decision", "weighed": "timed_plan",
     "hopeful": "candidates_for_step", "obey": "carry_out", "heed": "apply", "proven": "correct",
     "fallen": "as_fallback", "seal": "lock_of", "lean": "sparing", "untouched": "all_fallback",
 }  # fmt: skip
@@ -26,6 +27,7 @@ ELSEWHERE = {
     "untouched": ("validate",),
     "Past": ("validate",),
     "Ready": ("worker",),
+    "weighed": ("validate",),
 }
 """Packages in which a name has another meaning, of its own."""
 PHRASES = (
@@ -33,7 +35,7 @@ PHRASES = (
     r"\bhopeful\b", r"\bobey", r"\bheed", r"\bcrew\b", r"\bshaken\b", r"person's word", r"\bfallen\b",
 )  # fmt: skip
 """Of docstrings and messages."""
-ROOTS = ("agentcompile", "tui")
+ROOTS = ("agentcompile", "bench", "tui")
 
 
 def _files(repository: Path) -> Iterator[Path]:

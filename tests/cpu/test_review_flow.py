@@ -161,8 +161,8 @@ def _is_locked(reviewed: Reviewed) -> None:
     own, other = reviewed.choice(region), reviewed.choice(rejected.region)
     assert (own.decided_by, own.reason, own.params) == ("human", "to see it run", dict(reviewed.other.params))
     assert (other.use, other.decided_by, other.reason) == ("fallback", "human", "rejected by a person: not this one")
-    for id, ruling in reviewed.state.rulings.items():
-        assert reviewed.choice(id).approval == ruling.approval != ""
+    for id, decision in reviewed.state.decisions.items():
+        assert reviewed.choice(id).approval == decision.approval != ""
     state = reviewed.state
     assert any(t.fidelity == "confirm" and t.candidate == reviewed.other for t in state.trials), "it was confirmed"
     (plan,) = [plan for plan in state.ruled if plan.phase == "decode"]

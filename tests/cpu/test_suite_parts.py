@@ -62,7 +62,7 @@ def test_an_arm_that_checks_too_few_tokens_fails_and_the_others_are_timed(tmp_pa
 
     commands, (greedy, drawn) = Short(), parts()
     run_trials(ARMS, (greedy, drawn), None, 0.0, setup(tmp_path, commands))
-    assert greedy.outcome.reasons == {"slow": "made 7 tokens, 8 with rivals, where 8 were asked for"}
+    assert greedy.outcome.reasons == {"slow": "made 7 tokens, 8 with alternatives, where 8 were asked for"}
     assert all(set(timed.visits) == {"fast"} for part in (greedy, drawn) for timed in part.outcome.rounds)
 
 

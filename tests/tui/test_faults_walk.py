@@ -131,12 +131,12 @@ def test_a_checkpoint_is_compiled_decided_on_and_locked_by_keys_alone(
         assert terminal.restored
 
     state, locked = run.state(), choices(lock)
-    ruling = state.rulings[instead.region]
-    assert ruling.candidate is not None
+    decision = state.decisions[instead.region]
+    assert decision.candidate is not None
     own = locked[instead.region]
-    assert (own.decided_by, own.reason, own.params) == ("human", "to see it run", dict(ruling.candidate.params))
+    assert (own.decided_by, own.reason, own.params) == ("human", "to see it run", dict(decision.candidate.params))
     assert (locked[rejected.region].use, locked[rejected.region].decided_by) == ("fallback", "human")
-    assert locked[approved.region].approval == state.rulings[approved.region].approval != ""
+    assert locked[approved.region].approval == state.decisions[approved.region].approval != ""
 
     replayed = flows.cli(home, "replay", lock, "--model", model, "--locked", "--threads", 1)
     assert replayed.code == 0, replayed.err

@@ -18,7 +18,7 @@ from recorded import BY_NAME, run_directory, scene, text
 from agentcompile.control.actions import ACTIONS
 from agentcompile.control.commands import Approve, Edit, Override, Pause, Reject, Rerun, Resume
 from agentcompile.events import Decided, PlanAdmitted
-from agentcompile.ir.trial import Fallback, Ruling
+from agentcompile.ir.trial import Decision, Fallback
 from agentcompile.runs.progress import fold
 from tests.unit import reviewed
 
@@ -291,7 +291,7 @@ def test_a_lock_without_a_run_can_only_be_looked_at(tmp_path: Path) -> None:
 
 def test_what_was_measured_in_the_step_is_told_apart_from_what_a_person_made_of_it() -> None:
     before = fold([*reviewed.EVENTS])
-    rejected = Decided(rulings=(Ruling(region=reviewed.REGIONS["add"], word="reject", reason="no"),))
+    rejected = Decided(rulings=(Decision(region=reviewed.REGIONS["add"], word="reject", reason="no"),))
     waits = fold([rejected], before)
     kept = Fallback(reason="no", decided_by="human")
     parts = tuple(replace(p, choice=kept) if p.region == reviewed.REGIONS["add"] else p for p in reviewed.PARTS)

@@ -124,7 +124,7 @@ def test_every_action_on_a_run_at_rest_is_done_by_its_command(
     done("undo")
     assert standing(rest, "linear") == "undecided"
     done("override", "linear", point("linear", 8).id[:10])
-    assert rest.state().rulings[REGIONS["linear"]].reason == "a reason"
+    assert rest.state().decisions[REGIONS["linear"]].reason == "a reason"
     done("reject", "add")
     assert standing(rest, "add") == "rejected"
     done("undo")
@@ -139,7 +139,7 @@ def test_every_action_on_a_run_at_rest_is_done_by_its_command(
     seen: list[dict[str, str]] = []
 
     def writes(options: object, emit: Callable[[object], None], past: object, steering: object) -> None:
-        seen.append({region: ruling.word for region, ruling in steering.rulings().items()})  # type: ignore[attr-defined]
+        seen.append({region: decision.word for region, decision in steering.decisions().items()})  # type: ignore[attr-defined]
         for event in written:
             emit(event)
 

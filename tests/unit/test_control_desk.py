@@ -70,7 +70,7 @@ def live(tmp_path: Path) -> Iterator[tuple[RunDirectory, subprocess.Popen[bytes]
 def test_a_decision_on_a_run_at_rest_is_an_event_of_it(rest: RunDirectory) -> None:
     assert deliver(rest.path, Approve(region=REGIONS["linear"])).ok
     assert isinstance(list(rest.events())[-1], Decided)
-    assert rest.state().rulings[REGIONS["linear"]].word == "approve"
+    assert rest.state().decisions[REGIONS["linear"]].word == "approve"
     assert not rest.alive()
 
 
@@ -92,7 +92,7 @@ def test_a_half_written_last_line_does_not_keep_anybody_from_deciding(rest: RunD
     file = rest.path / EVENTS
     file.write_bytes(file.read_bytes() + b'{"seq":99,"at_ms":1,"event":{"kind":"und')
     assert deliver(rest.path, ApproveSafe()).ok
-    assert len(rest.state().rulings) == 2
+    assert len(rest.state().decisions) == 2
 
 
 def test_on_a_full_disk_nothing_is_decided_and_nothing_lost(rest: RunDirectory) -> None:

@@ -68,7 +68,7 @@ def case() -> Case:
             )
         )
     failed = ArmResult(name="no-python", state="failed", reason=f"killed by signal 9 {EVIL}")
-    rungs.insert(2, Rung(name="no-python", about="less", looked="nobody looked"))
+    rungs.insert(2, Rung(name="no-python", about="less", looked="not profiled"))
     arms = [arm(name, seconds) for name, seconds in TIMES.items()]
     return Case(
         model="sample",

@@ -10,7 +10,7 @@ import pytest
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Event, PlanAdmitted, Warned
 from agentcompile.ir.template import Candidate, Source
-from agentcompile.ir.trial import Choice, Crashed, Fallback, Kernel, Plan, Ruling, Trial
+from agentcompile.ir.trial import Choice, Crashed, Decision, Fallback, Kernel, Plan, Trial
 from agentcompile.planning.overrides import PlanChecks, apply_decisions, known_plan
 from agentcompile.planning.plans import Planned
 from agentcompile.runs.progress import State
@@ -57,7 +57,7 @@ class Desk:
         self.scheduler, self.clock, self.told = TaskScheduler(self.cut), StepClock(flat(best=3)), list[Event]()
         self.refused: tuple[tuple[str, Choice], ...] = ()
 
-    def obey(self, *rulings: Ruling, known: Sequence[Plan] = ()) -> tuple[Planned, tuple[Plan, ...]]:
+    def obey(self, *decisions: Decision, known: Sequence[Plan] = ()) -> tuple[Planned, tuple[Plan, ...]]:
         bench = PlanChecks(
             confirmation_of=self.scheduler.confirmation_of,
             layouts=self.scheduler.layouts,
@@ -68,13 +68,13 @@ class Desk:
             kind="cpu",
             refused=lambda planned: self.refused,
         )
-        by_region = {ruling.region: ruling for ruling in rulings}
+        by_region = {decision.region: decision for decision in decisions}
         return apply_decisions((self.cut, self.cut), self.planned, self.plans, by_region, bench, known)
 
-    def override(self, variant: int, at: int = 0) -> Ruling:
+    def override(self, variant: int, at: int = 0) -> Decision:
         region = self.cut.regions[self.parts[at].region]
         chosen = replace(kernel(region, 1).candidate, params=(("ROWS", variant),))
-        return Ruling(region=region.id, word="override", candidate=chosen, approval="seen", reason="I know better")
+        return Decision(region=region.id, word="override", candidate=chosen, approval="seen", reason="I know better")
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def desk() -> Desk:
 
 
 def test_approvals_are_noted_and_nothing_is_timed(desk: Desk) -> None:
-    approved = [Ruling(region=part.region, word="approve", approval=f"of {part.region[:4]}") for part in desk.parts]
+    approved = [Decision(region=part.region, word="approve", approval=f"of {part.region[:4]}") for part in desk.parts]
     planned, plans = desk.obey(*approved)
     assert desk.clock.at == []
     assert desk.told == []
@@ -100,7 +100,7 @@ def test_without_a_word_the_plans_stay_as_they_are(desk: Desk) -> None:
 
 def test_a_rejected_region_runs_in_pytorch_and_the_step_is_measured_again(desk: Desk) -> None:
     region = desk.parts[0].region
-    _, (plan, prefill) = desk.obey(Ruling(region=region, word="reject", approval="seen", reason="too clever"))
+    _, (plan, prefill) = desk.obey(Decision(region=region, word="reject", approval="seen", reason="too clever"))
     part = next(part for part in plan.parts if part.region == region)
     assert part.choice == Fallback(reason="rejected by a person: too clever", decided_by="human", approval="seen")
     assert PlanAdmitted(plan=plan, ruled=True) in desk.told
@@ -110,11 +110,11 @@ def test_a_rejected_region_runs_in_pytorch_and_the_step_is_measured_again(desk: 
 
 
 def test_an_override_runs_what_the_person_chose_with_the_reason(desk: Desk) -> None:
-    ruling = desk.override(3)
-    _, (plan, _) = desk.obey(ruling)
-    part = next(part for part in plan.parts if part.region == ruling.region)
+    decision = desk.override(3)
+    _, (plan, _) = desk.obey(decision)
+    part = next(part for part in plan.parts if part.region == decision.region)
     assert isinstance(part.choice, Kernel)
-    assert part.choice.candidate == ruling.candidate
+    assert part.choice.candidate == decision.candidate
     assert (part.choice.decided_by, part.choice.reason, part.choice.approval) == ("human", "I know better", "seen")
 
 
@@ -154,16 +154,16 @@ def test_an_override_that_fails_is_undecided(desk: Desk, variant: int, why: str)
 
 
 def test_what_fails_the_whole_suite_is_undecided_and_named(desk: Desk) -> None:
-    ruling = desk.override(3)
-    desk.refused = ((ruling.region, Fallback(reason="any")),)
-    name = desk.cut.regions[ruling.region].name
+    decision = desk.override(3)
+    desk.refused = ((decision.region, Fallback(reason="any")),)
+    name = desk.cut.regions[decision.region].name
     with pytest.raises(AgentCompileError, match=f"{name}.*whole correctness suite"):
-        desk.obey(ruling)
+        desk.obey(decision)
     assert desk.clock.at == []
 
 
 def test_a_word_on_a_region_that_no_plan_has_is_said_to_change_nothing(desk: Desk) -> None:
-    planned, plans = desk.obey(Ruling(region="f" * 64, word="reject"))
+    planned, plans = desk.obey(Decision(region="f" * 64, word="reject"))
     assert (planned, plans) == (desk.planned, desk.plans)
     assert any(isinstance(event, Warned) and "changes nothing" in event.text for event in desk.told)
 

@@ -21,7 +21,7 @@ from agentcompile.control.commands import (
 from agentcompile.control.deciding import RefusedError, answer
 from agentcompile.control.review import items, open_items
 from agentcompile.events import Decided, PlanAdmitted, RunStarted, StageStarted, TrialFinished
-from agentcompile.ir.trial import Crashed, Ruling
+from agentcompile.ir.trial import Crashed, Decision
 from agentcompile.runs.progress import State, apply, fold
 from tests.unit import runs
 from tests.unit.reviewed import EVENTS, PLAN, REGIONS, SEARCHED, kernel, point, trial
@@ -113,8 +113,8 @@ def test_a_kernel_that_failed_later_cannot_be_approved(state: State) -> None:
 def test_an_override_needs_a_reason_and_keeps_it(state: State) -> None:
     assert "needs a reason" in refused(state, use("linear", 8, "  "))
     chosen = after(state, use("linear", 8, "smaller"))
-    ruling = chosen.rulings[REGIONS["linear"]]
-    assert (ruling.word, ruling.candidate, ruling.reason) == ("override", point("linear", 8), "smaller")
+    decision = chosen.decisions[REGIONS["linear"]]
+    assert (decision.word, decision.candidate, decision.reason) == ("override", point("linear", 8), "smaller")
     assert standings(chosen)["linear"] == "overridden"
     assert refused(state, use("linear", 4)) == "It is the chosen one already: approve it."
     assert refused(state, Override(region=REGIONS["add"], candidate=point("linear", 8).id, reason="x")) != ""
@@ -156,7 +156,7 @@ def test_safe_ones_are_approved_and_the_rest_rejected_at_once(state: State) -> N
     assert standings(safe) == {"linear": "approved", "add": "approved", "rmsnorm": "undecided"}
     assert refused(safe, ApproveSafe()) == "No undecided region is safe to approve."
     whole = after(safe, RejectRest(reason="not sure"))
-    assert whole.rulings[REGIONS["rmsnorm"]].reason == "not sure"
+    assert whole.decisions[REGIONS["rmsnorm"]].reason == "not sure"
     assert open_items(whole) == ()
     assert refused(whole, RejectRest()) == "Every region is decided."
     assert answer(whole, WriteLock(), live=False)[0] == ()
@@ -187,7 +187,7 @@ def test_a_rerun_forgets_the_trials_and_makes_the_approval_stale(state: State) -
     assert row.best is not None
     assert row.best.candidate == point("linear", 8).id, "the best of what is left"
     assert [asked.what for asked in approved.asked] == ["rerun"]
-    assert refused(approved, Rerun(candidate=point("linear").id)) == "It waits to be judged already."
+    assert refused(approved, Rerun(candidate=point("linear").id)) == "It waits to be evaluated already."
     judged = apply(approved, TrialFinished(trial=trial("linear", 4, 0.4)))
     assert judged.asked == ()
 
@@ -220,5 +220,5 @@ def test_plans_that_a_person_changed_stand_beside_those_that_the_step_admitted(s
     other = replace(PLAN, parts=PLAN.parts[1:], step_ns=30_000)
     ruled = apply(state, PlanAdmitted(plan=other, ruled=True))
     assert (ruled.plans, ruled.final) == ((PLAN,), (other,))
-    decided = apply(ruled, Decided(rulings=(Ruling(region=REGIONS["add"], word="reject"),)))
+    decided = apply(ruled, Decided(rulings=(Decision(region=REGIONS["add"], word="reject"),)))
     assert decided.final == (PLAN,), "another decision makes another plan"

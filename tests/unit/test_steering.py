@@ -11,7 +11,7 @@ import pytest
 
 from agentcompile.control.steering import Steering
 from agentcompile.events import CandidateAsked, Decided, Event, Steered, Undone, Warned
-from agentcompile.ir.trial import Ruling
+from agentcompile.ir.trial import Decision
 from agentcompile.runs.progress import State
 
 
@@ -34,7 +34,7 @@ def rings(steering: Steering) -> bool:
 def test_a_flow_that_nobody_steers_is_not_held_up() -> None:
     steering = Steering()
     steering.point()
-    assert (steering.bell(), steering.asked, steering.rulings(), list(steering.undecided())) == (-1, (), {}, [])
+    assert (steering.bell(), steering.asked, steering.decisions(), list(steering.undecided())) == (-1, (), {}, [])
     steering.hush()
 
 
@@ -71,18 +71,18 @@ def test_who_is_judged_again_is_cancelled_no_more(steering: Steering) -> None:
 
 
 def test_what_an_earlier_process_left_is_asked_again_but_for_what_it_gave_up() -> None:
-    decided = Decided(rulings=(Ruling(region="r", word="reject"),))
+    decided = Decided(rulings=(Decision(region="r", word="reject"),))
     steering = Steering(State(asked=(asked("cancel", "a"), asked("edit", "b")), decided=(decided,)))
     assert [one.candidate for one in steering.asked] == ["b"]
-    assert steering.rulings()["r"].word == "reject"
+    assert steering.decisions()["r"].word == "reject"
 
 
 def test_the_last_word_on_a_region_counts_until_it_is_taken_back(steering: Steering) -> None:
     for word in ("approve", "reject"):
-        steering.see(Decided(rulings=(Ruling(region="r", word=word),)))  # type: ignore[arg-type]
-    assert steering.rulings()["r"].word == "reject"
+        steering.see(Decided(rulings=(Decision(region="r", word=word),)))  # type: ignore[arg-type]
+    assert steering.decisions()["r"].word == "reject"
     steering.see(Undone())
-    assert steering.rulings()["r"].word == "approve"
+    assert steering.decisions()["r"].word == "approve"
 
 
 def test_what_is_no_person_does_not_ring(steering: Steering) -> None:
