@@ -71,7 +71,7 @@ def test_of_cores_that_are_some_of_all_others_want_their_share(tmp_path: Path, m
 def test_threads_are_fewer_where_cores_are_wanted_and_as_before_afterwards(
     others: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openmp, "_cores", lambda: 3)
+    cores(3, 3, monkeypatch)
     monkeypatch.setattr(openmp, "others_running", lambda: others)
     with contextlib.suppress(KeyError), openmp.fair_threads():
         assert torch.get_num_threads() == threads
