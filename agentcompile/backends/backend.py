@@ -28,7 +28,7 @@ class StepRules:
 
 
 class Backend(Protocol):
-    """The operations and facts of one kind of device; without an own answer, of one without graphs and streams."""
+    """The operations and facts of one kind of device; the defaults are for one without graphs and streams."""
 
     kind: str
     """The name of the device kind, ``cpu`` or ``cuda``."""

@@ -111,7 +111,7 @@ class WorkerEvaluator:
     def prepare(
         self, jobs: Iterable[EvaluationJob], *, depth: Depth = "search"
     ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
-        """Build and validate; yield results as they are ready; an error says that the machine itself fails.
+        """Build and validate; yield results as they are ready.
 
         Raises:
             AgentCompileError: the machine itself fails: no disk space, or a canary that failed twice (environment).

@@ -48,9 +48,8 @@ def search(
         )
         scheduler.search(chosen, tried, strategy)
         near = contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns, NEAR)
-        if budget.confirming() < CONFIRM_S * len(
-            near
-        ):  # too little time for all: only the regions of the cheapest cover as it is now
+        # With too little time for all, only the regions of the cheapest cover as it is now.
+        if budget.confirming() < CONFIRM_S * len(near):
             near = contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns, 1.0)
         scheduler.confirm([*near, *prepared.prompt_tasks])
         say(f"{scheduler.trials.candidates} candidates, {len(chosen)} regions searched")

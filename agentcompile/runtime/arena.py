@@ -32,7 +32,7 @@ class Arena:
         return self._bytes.numel()
 
     def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Carve the next aligned tensor; MemoryError when the arena is full.
+        """Carve the next aligned tensor.
 
         Raises:
             MemoryError: the arena is full.

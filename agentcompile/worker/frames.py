@@ -43,7 +43,7 @@ class Splitter:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[tuple[Json, bytes]]:
-        """Add bytes and return the frames that they complete; FrameError when they cannot belong to one.
+        """Add bytes and return the frames that they complete.
 
         Raises:
             FrameError: the bytes cannot belong to a frame.
@@ -76,7 +76,7 @@ class Splitter:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write every byte to a blocking descriptor; BrokenPipeError when the reader is gone.
+    """Write every byte to a blocking descriptor.
 
     Raises:
         BrokenPipeError: the reader is gone.

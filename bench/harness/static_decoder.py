@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -141,12 +142,12 @@ class Decoder(nn.Module):
         return F.linear(F.rms_norm(x[:, -1], x.shape[-1:], w["last"], self.eps), w["head"])
 
 
-class Looped:
+class Looped(ABC):
     """A plain loop around an arm's own step, without the overhead of HF `generate`."""
 
+    @abstractmethod
     def _steps(self, ids: Sequence[int], new: int, **drawn: Any) -> Iterator[tuple[Tensor, Tensor]]:
         """Return an iterator over each new token [1, 1], which stays as it is, and the logits [1, vocab] behind it."""
-        raise NotImplementedError
 
     def generate(self, ids: Sequence[int], new: int, **drawn: Any) -> Generation:
         """Generate in the loop, greedily or with sampling within the step."""
