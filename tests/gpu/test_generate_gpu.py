@@ -36,10 +36,7 @@ def one(model: CompiledModel, ids: list[int], **settings: object) -> Completion:
 
 def served(model: CompiledModel, ids: list[int], made: Sequence[int]) -> torch.Tensor:
     """The logits that a generation chose `made` by: the prompt's cache comes from the prompt's kernels."""
-    with model._exclusively():
-        rows = [model._run_prefill(ids).float().clone()]
-        rows += [model._decode_at(token, len(ids) + at).float().clone() for at, token in enumerate(made[:-1])]
-        return torch.stack(rows)
+    return model.logits([*ids, *made[:-1]], prompt=len(ids))
 
 
 def test_the_lock_says_what_it_was_made_for(lock: Lock) -> None:
