@@ -66,11 +66,15 @@ def subject(machine: Machine) -> Subject:
 
 def test_a_judge_that_accepts_everything_leaves_survivors(machine: Machine, subject: Subject) -> None:
     gates = Gates(machine, seed=0, judge=AcceptsEverything())
-    asked = Campaign(count=2, seed=1, seconds=0.0)
-    told = report([attack({"silu-mul": [subject]}, gates, machine, asked, lambda _: None)])
+    asked = Campaign(count=4, seed=1, seconds=0.0)
+    attacked = attack({"silu-mul": [subject]}, gates, machine, asked, lambda _: None)
+    told = report([attacked])
     assert not told.ok
-    assert told.figures["survived"] == 2
-    assert len(told.failures) == 3, "both, and that a trap is accepted"
+    # Which are drawn depends on the machine's instructions; some are equivalent, and are no survivors.
+    survived = told.figures["survived"]
+    assert {fate.fate for fate in attacked.fates} <= {"survived", "equivalent"}
+    assert survived == sum(fate.fate == "survived" for fate in attacked.fates) >= 2
+    assert len(told.failures) == survived + 1, "each, and that a trap is accepted"
     assert told.figures["score"] == "0.0 %"
 
 
