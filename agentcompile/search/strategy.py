@@ -73,6 +73,8 @@ class Budget:
     """Paired rounds of the first rung; every later rung doubles them."""
     finalists: int = 4
     """Survivors at which halving stops, to be confirmed on fresh data."""
+    batch: int = 8
+    """The most candidates of a proposal of a strategy that learns from each answer; a batch is built in parallel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
