@@ -69,7 +69,7 @@ SETTINGS: tuple[Setting, ...] = (
         kind="advisor",
         about="who orders the search: heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR",
     ),
-    Setting(name="strategy", kind="text", about="search strategy of regions and steps: halving, exhaustive or random"),
+    Setting(name="strategy", kind="text", about="search strategy: halving, exhaustive, random, evolutionary, …"),
     Setting(name="choose", kind="rule", about="what decides: the step (admitted), times alone, order or nothing"),
     Setting(
         name="advisor_key", kind="variable", about="the variable with the model's key; empty: OpenAI's own, for OpenAI"

@@ -32,7 +32,12 @@ _TEXTS: tuple[tuple[str, str | None, str], ...] = (
     ("context", "N", "Tokens that the cache holds; unset: 2,048, or the model's."),
     ("batch", "N,…", "Sequences in a step: 1,2,4,8; CUDA alone."),
     ("threads", "N", "Worker threads; 0: one a physical core."),
-    ("strategy", "NAME", "Search strategy of regions and steps: halving, exhaustive or random."),
+    (
+        "strategy",
+        "NAME",
+        "Search strategy: halving, exhaustive, random, evolutionary, annealing, greedy, epsilon-greedy or mcts; "
+        "NAME:KEY=VALUE,… changes its settings.",
+    ),
     ("choose", "RULE", "pytorch, first (untimed), isolated (times alone) or admitted."),
     ("advisor", None, "heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR."),
     ("advisor_key", "VARIABLE", "The variable that holds the model's key."),

@@ -5,14 +5,22 @@ A strategy is one file of this package and one row of `STRATEGIES`.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from agentcompile.errors import AgentCompileError
+from agentcompile.search.annealing import Annealing
+from agentcompile.search.course import Course, Explorer
 from agentcompile.search.descent import Descent
+from agentcompile.search.evolutionary import Evolutionary
 from agentcompile.search.exhaustive import Exhaustive
+from agentcompile.search.greedy import Greedy
 from agentcompile.search.halving import Halving
+from agentcompile.search.mcts import Mcts
 from agentcompile.search.random_order import RandomOrder
 from agentcompile.search.step import Move, StepStrategy, StepTask, StepTrial
 from agentcompile.search.strategy import Budget, Proposal, RegionStrategy, SearchTask, Strategy
@@ -30,23 +38,62 @@ STRATEGIES: Mapping[str, SearchMethod] = {
     "halving": SearchMethod(regions=Halving(), step=Descent()),
     "exhaustive": SearchMethod(regions=Exhaustive(), step=Exhaustive()),
     "random": SearchMethod(regions=RandomOrder(), step=RandomOrder()),
+    "evolutionary": SearchMethod(regions=Explorer(Evolutionary()), step=Descent()),
+    "annealing": SearchMethod(regions=Explorer(Annealing()), step=Descent()),
+    "greedy": SearchMethod(regions=Explorer(Greedy()), step=Descent()),
+    "epsilon-greedy": SearchMethod(regions=Explorer(Greedy(epsilon=0.1)), step=Descent()),
+    "mcts": SearchMethod(regions=Explorer(Mcts()), step=Descent()),
 }
 """Search methods by the name that `--strategy` takes; the first is the default."""
 
 
-def strategy_of(name: str, strategies: Mapping[str, SearchMethod] = STRATEGIES) -> SearchMethod:
-    """Return the search method called `name`.
+def strategy_of(text: str, strategies: Mapping[str, SearchMethod] = STRATEGIES) -> SearchMethod:
+    """Return the search method of `text`: a name, or a name and settings such as ``mcts:branching=4,exploration=1``.
 
     Raises:
-        AgentCompileError: there is no such name (usage); the hint has the nearest one.
+        AgentCompileError: there is no such name or setting, or its value is not one (usage); the hint has the nearest.
     """
-    if name in strategies:
-        return strategies[name]
-    near = difflib.get_close_matches(name, list(strategies), n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
-    raise AgentCompileError(
-        f"--strategy: {name[:80]!r} is no strategy", hint=f"{meant}strategies: {', '.join(strategies)}"
-    )
+    name, _, settings = text.partition(":")
+    if name not in strategies:
+        near = difflib.get_close_matches(name, list(strategies), n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise AgentCompileError(
+            f"--strategy: {name[:80]!r} is no strategy", hint=f"{meant}strategies: {', '.join(strategies)}"
+        )
+    found = strategies[name]
+    if not settings:
+        return found
+    if not isinstance(found.regions, Explorer):
+        raise AgentCompileError(f"--strategy: {name} has no settings", hint=f"--strategy {name}")
+    return dataclasses.replace(found, regions=Explorer(_set(name, found.regions.course, settings)))
+
+
+def _set(name: str, course: Any, settings: str) -> Course:
+    """Return `course` with the values of ``key=value,…``.
+
+    Raises:
+        AgentCompileError: the strategy has no such setting, or the value is no number of its kind (usage).
+    """
+    known = {field.name: getattr(course, field.name) for field in dataclasses.fields(course)}
+    values: dict[str, float] = {}
+    for part in settings.split(","):
+        key, _, value = part.partition("=")
+        if key not in known:
+            hint = f"settings of {name}: {', '.join(known)}"
+            raise AgentCompileError(f"--strategy {name}: {key[:80]!r} is no setting", hint=hint)
+        whole = isinstance(known[key], int)
+        try:
+            number = int(value) if whole else float(value)
+        except ValueError:
+            number = math.nan
+        if not whole <= number <= 1_000_000:
+            wanted = "a whole number, at least 1" if whole else "a number, at least 0"
+            raise AgentCompileError(
+                f"--strategy {name}: {key}={value[:40]} is not {wanted}", hint=f"its default: {key}={known[key]}"
+            )
+        values[key] = number
+    changed: Course = dataclasses.replace(course, **values)
+    return changed
 
 
 __all__ = [

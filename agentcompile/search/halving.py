@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Trial
+from agentcompile.search.ladder import climb
 from agentcompile.search.strategy import Budget, Proposal, SearchTask, by_candidate, failed, reached
 
 _LEAST_PART = 8
@@ -37,18 +38,7 @@ class Halving:
                 return Proposal(candidates=fresh, rounds=budget.rounds)
             chosen += part
         rung = [candidate for id, candidate in order.items() if id in history]
-        for level in itertools.count():
-            rounds = budget.rounds << level
-            rung = [candidate for candidate in rung if not failed(history[candidate.id])]
-            ratios = {candidate.id: reached(history[candidate.id], rounds, level) for candidate in rung}
-            missing = tuple(candidate for candidate in rung if ratios[candidate.id] is None)
-            if missing:
-                return Proposal(candidates=missing, rounds=rounds)
-            if len(rung) <= budget.finalists:
-                break
-            keep = max(budget.finalists, math.ceil(len(rung) / 2))
-            rung = sorted(rung, key=lambda candidate: -(ratios[candidate.id] or 0.0))[:keep]
-        return Proposal()
+        return climb(rung, history, budget)
 
 
 def _part(

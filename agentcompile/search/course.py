@@ -1,0 +1,198 @@
+"""Strategies that learn from each answer, written as a course: a generator that asks for scores and goes on with them.
+
+A course is restarted and replayed from the recorded trials at any time, so a strategy that follows one holds no state:
+a killed search goes on exactly as it would have. Replaying from the start for every proposal would take time that grows
+with the square of the trials, so the last courses are kept as far as they came; a kept course is used only where every
+score that it was given is still the recorded one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import OrderedDict
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from agentcompile.ir.template import Candidate
+from agentcompile.ir.trial import Trial
+from agentcompile.search.ladder import climb
+from agentcompile.search.points import Points, points_of
+from agentcompile.search.strategy import Budget, Proposal, SearchTask, failed, reached
+
+FAILED = -math.inf
+"""The score of a candidate without a time."""
+_KEPT = 8
+"""Courses that are kept as far as they came."""
+_IDLE = 1000
+"""Batches in a row without a new point at which a course is taken to be at its end."""
+_TIMED_AGAIN = 4
+"""When the course is at its end, the best `_TIMED_AGAIN` x finalists climb the rungs of successive halving."""
+
+Asking = Generator[Sequence[int], Sequence[float], None]
+"""Yields points to evaluate; receives their scores in the same order: ln(baseline ÷ time), higher is faster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What a course walks on: the points, those to begin with, chance, and how many points it may ask for at once."""
+
+    points: Points
+    first: tuple[int, ...]
+    """The advised first points, those of every template among them; empty without advice on a single template."""
+    rng: Random
+    batch: int
+
+    def beginning(self, count: int) -> list[int]:
+        """Return at least `count` distinct points to begin with where there are as many: `first`, then random ones."""
+        found = dict.fromkeys(self.first)
+        room = min(count, len(self.points))
+        while len(found) < room:
+            found.setdefault(self.rng.randrange(len(self.points)))
+        return list(found)
+
+    def fresh(self, tried: dict[int, float]) -> int | None:
+        """Return a random point that is not tried; None when all are."""
+        count = len(self.points)
+        for _ in range(32):
+            if (at := self.rng.randrange(count)) not in tried:
+                return at
+        left = [at for at in range(count) if at not in tried]
+        return self.rng.choice(left) if left else None
+
+
+class Course(Protocol):
+    """A search algorithm with its settings, which are the fields of a frozen dataclass."""
+
+    def walk(self, ground: Ground) -> Asking:
+        """Ask for points until nothing is left to learn; most algorithms go on until every point is tried."""
+
+
+class Explorer:
+    """A strategy that follows a course to the end of the budget, then times the best again in rungs of halving."""
+
+    def __init__(self, course: Course) -> None:
+        self._course = course
+        self._kept: OrderedDict[tuple[int, int, int], _Walk] = OrderedDict()
+
+    @property
+    def course(self) -> Course:
+        """The algorithm with its settings."""
+        return self._course
+
+    def propose(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> Proposal[Candidate]:
+        """Return the points that the course asks for and that have no trial yet, or those that are timed again."""
+        if not task.candidates:
+            return Proposal()
+        walk = self._walk(task, trials, budget)
+        history = walk.history
+        left = max(budget.trials - len(history), 0)
+        if wanted := (walk.advance() or walk.rest())[:left]:
+            return Proposal(candidates=tuple(task.candidates[at] for at in wanted), rounds=budget.rounds)
+        scores = walk.scores
+        best = sorted((at for at, score in scores.items() if score > FAILED), key=lambda at: -scores[at])
+        rung = [task.candidates[at] for at in best[: _TIMED_AGAIN * budget.finalists]]
+        return climb(rung, history, budget)
+
+    def _walk(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> _Walk:
+        """Return the kept course of this task where it still holds, or a new one; it has read all trials."""
+        key = (id(task.candidates), budget.seed, budget.batch)
+        walk = self._kept.get(key)
+        if walk is None or walk.order != task.advice.order or not walk.read(trials):
+            walk = self._kept[key] = _Walk(self._course, task, budget)
+            walk.read(trials)
+        self._kept.move_to_end(key)
+        if len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return walk
+
+
+class _Walk:
+    """A course as far as it came, and the trials that were read until then."""
+
+    def __init__(self, course: Course, task: SearchTask, budget: Budget) -> None:
+        self._task, self._budget, self._points = task, budget, points_of(task.candidates)
+        self._history: dict[str, list[Trial]] = {}
+        self._scores: dict[int, float] = {}
+        rng = Random(f"course {budget.seed}")
+        ground = Ground(points=self._points, first=self._first(), rng=rng, batch=max(budget.batch, 1))
+        self._asking = course.walk(ground)
+        self._wanted = next(self._asking, None)
+        self._given: dict[int, float] = {}
+        self._count = 0
+        self._last: Trial | None = None
+
+    @property
+    def history(self) -> Mapping[str, list[Trial]]:
+        """The search trials by candidate id, as `by_candidate` has them."""
+        return self._history
+
+    @property
+    def scores(self) -> Mapping[int, float]:
+        """The score in the first rung of every point that has a trial."""
+        return self._scores
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The advised order that the course began with."""
+        return self._task.advice.order
+
+    def read(self, trials: Sequence[Trial]) -> bool:
+        """Read the trials that are new; return whether they go on from those read, and change no score given."""
+        if len(trials) < self._count or (self._count and trials[self._count - 1] is not self._last):
+            return False
+        for trial in trials[self._count :]:
+            if trial.fidelity == "search":
+                own = self._history.setdefault(trial.candidate.id, [])
+                own.append(trial)
+                at = self._points.place(trial.candidate.id)
+                if at is not None:
+                    score = self._scores[at] = _score(own, self._budget)
+                    if self._given.get(at, score) != score:
+                        return False
+        self._count, self._last = len(trials), trials[-1] if trials else None
+        return True
+
+    def advance(self) -> list[int]:
+        """Answer the course until it asks for points that have no trial, and return these; none at its end."""
+        for _ in range(_IDLE):
+            if self._wanted is None:
+                break
+            if missing := [at for at in dict.fromkeys(self._wanted) if at not in self._scores]:
+                return missing
+            answers = [self._scores[at] for at in self._wanted]
+            self._given.update(zip(self._wanted, answers, strict=True))
+            try:
+                self._wanted = self._asking.send(answers)
+            except StopIteration:
+                self._wanted = None
+        return []
+
+    def rest(self) -> list[int]:
+        """Return a batch of untried points in the advised order, for a course that is at its end before the budget."""
+        order = (self._points.place(candidate.id) for candidate in self._task.advised)
+        return list(
+            itertools.islice(
+                (at for at in order if at is not None and at not in self._scores), max(self._budget.batch, 1)
+            )
+        )
+
+    def _first(self) -> tuple[int, ...]:
+        """Return the first point of every template, and the first of the order where there is advice."""
+        order, advised = self._task.advised, bool(self._task.advice.order)
+        if not advised and self._points.templates < 2:
+            return ()
+        heads = {candidate.template: candidate for candidate in reversed(order)}
+        batch = order[: self._budget.batch] if advised else ()
+        first = [*(candidate for candidate in order if heads[candidate.template] is candidate), *batch]
+        found = dict.fromkeys(self._points.place(candidate.id) for candidate in first)
+        most = max(len(heads), self._budget.batch)
+        return tuple(itertools.islice((at for at in found if at is not None), most))
+
+
+def _score(trials: Sequence[Trial], budget: Budget) -> float:
+    """Return the score of a candidate in the first rung."""
+    ratio = None if failed(trials) else reached(trials, budget.rounds, 0)
+    return FAILED if ratio is None else ratio

@@ -1,0 +1,132 @@
+"""The candidates of a task as points of a grid: what a strategy may change in one, and where that leads.
+
+Legality is membership: a change that leads to no candidate of the task does not exist here, so that no strategy can
+express an illegal one. Everything is derived from the candidates alone, recorded spaces of other tuners included.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from random import Random
+
+from agentcompile.ir.template import Candidate, ParamValue
+
+Code = tuple[int, ...]
+"""The place of a point's template, then the place of each of its values in the parameter's domain."""
+
+_KEPT = 8
+"""Indexes that are kept, because a strategy is asked about the same candidates again and again."""
+_INDEXES: OrderedDict[int, Points] = OrderedDict()
+
+
+def points_of(candidates: tuple[Candidate, ...]) -> Points:
+    """Return the index of `candidates`, kept from the last call with the same tuple."""
+    found = _INDEXES.get(id(candidates))  # an index holds its tuple, so that no other one can have this identity
+    if found is None:
+        found = _INDEXES[id(candidates)] = Points(candidates)
+    _INDEXES.move_to_end(id(candidates))
+    if len(_INDEXES) > _KEPT:
+        _INDEXES.popitem(last=False)
+    return found
+
+
+class Points:
+    """An index of candidates; a point is named by its place among them, from 0."""
+
+    def __init__(self, candidates: tuple[Candidate, ...]) -> None:
+        self._candidates = candidates
+        self._templates = tuple(dict.fromkeys(candidate.template for candidate in self._candidates))
+        self._names: dict[str, tuple[str, ...]] = {}
+        seen: dict[str, list[dict[ParamValue, None]]] = {}
+        for candidate in self._candidates:
+            self._names.setdefault(candidate.template, tuple(name for name, _ in candidate.params))
+            domains = seen.setdefault(candidate.template, [{} for _ in candidate.params])
+            for domain, (_, value) in zip(domains, candidate.params, strict=True):
+                domain.setdefault(value)
+        self._domains = {template: [_ordered(domain) for domain in domains] for template, domains in seen.items()}
+        self._places = {
+            template: [{value: at for at, value in enumerate(domain)} for domain in domains]
+            for template, domains in self._domains.items()
+        }
+        self._codes = tuple(self._code(candidate) for candidate in self._candidates)
+        self._at = {code: at for at, code in enumerate(self._codes)}
+        self._by_id = {candidate.id: at for at, candidate in enumerate(self._candidates)}
+        self._changes: dict[int, tuple[int, ...]] = {}
+
+    def __len__(self) -> int:
+        return len(self._candidates)
+
+    @property
+    def templates(self) -> int:
+        """The number of templates."""
+        return len(self._templates)
+
+    def place(self, candidate: str) -> int | None:
+        """Return the point of the candidate with that id; None where it is none of these."""
+        return self._by_id.get(candidate)
+
+    def code(self, point: int) -> Code:
+        """Return the code of a point."""
+        return self._codes[point]
+
+    def at(self, code: Sequence[int]) -> int | None:
+        """Return the point with that code; None where there is no such candidate."""
+        return self._at.get(tuple(code))
+
+    def sizes(self, point: int) -> tuple[int, ...]:
+        """Return the number of values of each parameter of the point's template."""
+        return tuple(len(domain) for domain in self._domains[self._candidates[point].template])
+
+    def changes(self, point: int) -> tuple[int, ...]:
+        """Return every point that one transformation of this one leads to: of one parameter, or of the template."""
+        found = self._changes.get(point)
+        if found is None:
+            code = self._codes[point]
+            made = [
+                self._at.get((*code[: place + 1], value, *code[place + 2 :]))
+                for place, size in enumerate(self.sizes(point))
+                for value in range(size)
+                if value != code[place + 1]
+            ]
+            made += [self.switched(point, template) for template in range(len(self._templates)) if template != code[0]]
+            found = self._changes[point] = tuple(one for one in made if one is not None)
+        return found
+
+    def switched(self, point: int, template: int) -> int | None:
+        """Return the point of another template that keeps the values which both have.
+
+        The others are those of the first candidate of that template; None where this leads to no candidate.
+        """
+        name = self._templates[template]
+        have = dict(self._candidates[point].params)
+        first = next(code for code in self._codes if code[0] == template)
+        places = self._places[name]
+        values = (
+            places[at].get(have[param], first[at + 1]) if param in have else first[at + 1]
+            for at, param in enumerate(self._names[name])
+        )
+        return self._at.get((template, *values))
+
+    def mixed(self, rng: Random, first: int, second: int) -> list[int]:
+        """Return a code with the template of `first`, and each value from either, where `second` has one that fits."""
+        code = list(self._codes[first])
+        template, other = self._candidates[first].template, dict(self._candidates[second].params)
+        for at, name in enumerate(self._names[template]):
+            place = self._places[template][at].get(other[name]) if name in other else None
+            if place is not None and rng.random() < 0.5:
+                code[at + 1] = place
+        return code
+
+    def _code(self, candidate: Candidate) -> Code:
+        places = self._places[candidate.template]
+        return (
+            self._templates.index(candidate.template),
+            *(place[value] for place, (_, value) in zip(places, candidate.params, strict=True)),
+        )
+
+
+def _ordered(domain: dict[ParamValue, None]) -> list[ParamValue]:
+    """Return the values of a parameter with near ones beside one another: numbers by size, others as they came."""
+    numbers = sorted(value for value in domain if isinstance(value, int))
+    return [*numbers, *(value for value in domain if not isinstance(value, int))]
