@@ -6,6 +6,7 @@ same space, strategy, budget and seed give the same curve.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -76,9 +77,9 @@ class Curve:
 
     def area(self, evaluations: int) -> float:
         """Return the mean of `speed_after` over the first `evaluations`; a search that ended keeps its best."""
-        ends = [at for at, _ in self.steps[1:]] + [evaluations + 1]
-        spans = [max(min(end, evaluations + 1) - at, 0) for (at, _), end in zip(self.steps, ends, strict=True)]
-        return sum(span * self.speed_after(at) for span, (at, _) in zip(spans, self.steps, strict=True)) / evaluations
+        starts = [at for at, _ in self.steps if at <= evaluations]
+        spans = itertools.pairwise([*starts, evaluations + 1])
+        return sum((end - start) * self.speed_after(start) for start, end in spans) / evaluations
 
 
 def simulate(

@@ -27,7 +27,7 @@ from agentcompile.system.plain_files import NotPlainError, read_plain
 from .documents import Failure, Fault, Point, points_of
 
 MOST_BYTES = 256 << 20
-"""The most bytes of a file, packed or unpacked."""
+"""The most bytes of a file, unless the reader is told otherwise."""
 NEAR, NEARER = 5.0, 2.0
 """How much slower than the best, in percent, a point may be to count as near it."""
 
@@ -91,15 +91,15 @@ class RecordedSpace:
         return self.within(NEARER)
 
 
-def read_space(path: Path) -> RecordedSpace:
-    """Read a recorded space.
+def read_space(path: Path, most_bytes: int = MOST_BYTES) -> RecordedSpace:
+    """Read a recorded space of at most `most_bytes`, packed or not.
 
     Raises:
         AgentCompileError: the file is missing, cut short, too large, not JSON, of another schema, or contradicts itself
             (usage). A space of which every point failed is read.
     """
     try:
-        data = _unpacked(_content(path))
+        data = _unpacked(_content(path, most_bytes), most_bytes)
         device, points = points_of(data)
     except Fault as fault:
         raise AgentCompileError(f"{path}: {clean(fault.text, 300)}", hint=fault.hint) from fault
@@ -146,9 +146,9 @@ def _told(domains: Iterable[Domain]) -> Json:
     return [[one.name, list(one.values)] for one in domains]
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, most_bytes: int) -> bytes:
     try:
-        return read_plain(path, MOST_BYTES)
+        return read_plain(path, most_bytes)
     except NotPlainError as error:
         raise Fault(str(error), "name a file of a recorded space") from error
     except FileNotFoundError as error:
@@ -158,16 +158,16 @@ def _content(path: Path) -> bytes:
         raise Fault(f"cannot be read: {why}", "check the path and its permissions") from error
 
 
-def _unpacked(data: bytes) -> bytes:
+def _unpacked(data: bytes, most_bytes: int) -> bytes:
     if not data.startswith(b"\x1f\x8b"):
         return data
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            whole = file.read(MOST_BYTES + 1)
+            whole = file.read(most_bytes + 1)
     except EOFError as error:
         raise Fault("the gzip file is cut short", "copy the file again") from error
     except (OSError, zlib.error) as error:
         raise Fault(f"the gzip file is damaged: {error}", "copy the file again") from error
-    if len(whole) > MOST_BYTES:
-        raise Fault(f"more than {MOST_BYTES >> 20} MB unpacked", "leave single samples out of the file")
+    if len(whole) > most_bytes:
+        raise Fault(f"more than {most_bytes} bytes unpacked", "leave single samples out of the file")
     return whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,14 +24,15 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceFacts:
-    """A space of the study; `near` counts points by how many percent they may be slower than the best."""
+    """A space of the study."""
 
     name: str
     digest: str
     device: str
     points: int
     failed: int
-    near: dict[str, int]
+    near: tuple[tuple[float, int], ...]
+    """For each percentage of the study, how many points are at most that much slower than the best."""
     best: str
     """The label of the fastest candidate."""
     best_ns: float
@@ -65,8 +66,8 @@ class Standing:
     area: float
     """Median over seeds of the area under the curve: the mean, over evaluations from the first to the last that the
     budget and the space allow, of the optimum's time over the best time so far (0 before a point ran, 1 at best)."""
-    best: dict[str, float]
-    """Best time over the optimum's, median over seeds, after so many evaluations; infinite before a point ran."""
+    best: tuple[tuple[int, float], ...]
+    """(evaluations, best time then over the optimum's, median over seeds); infinite before a point ran."""
     overhead_s: float
     """Processor seconds that the arm itself took for an evaluation, over all seeds."""
 
@@ -76,8 +77,8 @@ class Overall:
     """An arm over all spaces: geometric means of the medians."""
 
     arm: str
-    evaluations: dict[str, float]
-    """The evaluations to within so many percent; infinite when a median is."""
+    evaluations: tuple[tuple[float, float], ...]
+    """(percent, evaluations to within it); infinite when a median is."""
     area: float
 
 
@@ -122,7 +123,7 @@ def facts_of(space: RecordedSpace, percents: Sequence[float]) -> SpaceFacts:
     return SpaceFacts(
         name=space.name, digest=space.digest, device=space.device, points=len(space.candidates),
         failed=len(space.candidates) - len(space.times_ns), best=space.best.label, best_ns=space.best_ns,
-        near={f"{percent:g}": len(space.within(percent)) for percent in percents},
+        near=tuple((percent, len(space.within(percent))) for percent in percents),
     )  # fmt: skip
 
 
@@ -139,7 +140,7 @@ def standing_of(facts: SpaceFacts, arm: str, curves: Sequence[Curve], percents: 
         space=facts.name, arm=arm, seeds=len(curves),
         reaches=tuple(_reach(percent, [curve.evaluations_to(percent) for curve in curves]) for percent in percents),
         area=statistics.median(curve.area(last) for curve in curves),
-        best={str(mark): _median(curve.best_after(mark) / facts.best_ns for curve in curves) for mark in marks},
+        best=tuple((mark, _median(curve.best_after(mark) / facts.best_ns for curve in curves)) for mark in marks),
         overhead_s=sum(curve.seconds for curve in curves) / max(sum(curve.evaluations for curve in curves), 1),
     )  # fmt: skip
 
@@ -166,13 +167,10 @@ def _median(values: Iterable[float]) -> float:
 
 def overall_of(arm: str, standings: Sequence[Standing]) -> Overall:
     """Return the geometric means of an arm's medians over spaces."""
-    by_percent: Mapping[str, list[float]] = {
-        f"{reach.percent:g}": [one.reaches[at].median for one in standings]
-        for at, reach in enumerate(standings[0].reaches)
-    }
+    medians = zip(*(((reach.percent, reach.median) for reach in one.reaches) for one in standings), strict=True)
     return Overall(
         arm=arm,
-        evaluations={percent: statistics.geometric_mean(medians) for percent, medians in by_percent.items()},
+        evaluations=tuple((pairs[0][0], statistics.geometric_mean(median for _, median in pairs)) for pairs in medians),
         area=_geometric([one.area for one in standings]),
     )
 

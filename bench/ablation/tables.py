@@ -34,7 +34,7 @@ def report(study: Study) -> Iterator[str]:
 
 def _about(facts: SpaceFacts) -> str:
     device = f" ({plain(facts.device)})" if facts.device else ""
-    near = ", ".join(f"{count:,} within {percent} %" for percent, count in facts.near.items())
+    near = ", ".join(f"{points:,} within {percent:g} %" for percent, points in facts.near)
     best = duration(facts.best_ns)
     return f"{plain(facts.name)}{device}: {facts.points:,} points, {facts.failed:,} failed, {near}, best {best}"
 
@@ -42,7 +42,7 @@ def _about(facts: SpaceFacts) -> str:
 def _of_space(study: Study, facts: SpaceFacts) -> Table:
     standings = [study.standing(facts.name, arm) for arm in study.arms]
     percents = [name for percent in study.percents for name in (f"to {percent:g} %", "interval", "seeds")]
-    heads = ("strategy", *percents, "area", *(f"@{mark}" for mark in standings[0].best), "ms/eval.")
+    heads = ("strategy", *percents, "area", *(f"@{mark}" for mark, _ in standings[0].best), "ms/eval.")
     return Table(heads=heads, rows=[_row(one) for one in standings], right=tuple(range(1, len(heads))))
 
 
@@ -52,7 +52,7 @@ def _row(one: Standing) -> tuple[str, ...]:
         for reach in one.reaches
         for cell in (count(reach.median), f"{count(reach.low)}–{count(reach.high)}", f"{reach.seeds} of {one.seeds}")
     ]
-    best = (NEVER if math.isinf(ratio) else f"{ratio:.2f}" for ratio in one.best.values())
+    best = (NEVER if math.isinf(ratio) else f"{ratio:.2f}" for _, ratio in one.best)
     return (plain(one.arm), *reaches, f"{one.area:.3f}", *best, f"{one.overhead_s * 1e3:.2g}")
 
 
@@ -62,7 +62,7 @@ def _of_all(study: Study) -> Table:
 
 
 def _overall_row(one: Overall) -> tuple[str, ...]:
-    return (plain(one.arm), *(count(found) for found in one.evaluations.values()), f"{one.area:.3f}")
+    return (plain(one.arm), *(count(found) for _, found in one.evaluations), f"{one.area:.3f}")
 
 
 def count(value: float) -> str:
@@ -87,13 +87,13 @@ def as_csv(study: Study) -> str:
         for name in ("evaluations_to", "low_to", "high_to", "seeds_to")
     ]
     # A small space ends before a mark that a larger one reaches.
-    marks = sorted({int(mark) for one in study.standings for mark in one.best})
+    marks = sorted({mark for one in study.standings for mark, _ in one.best})
     table.writerow(
         ["space", "strategy", "seeds", "budget", *percents, "area", *(f"best_{m}" for m in marks), "overhead_s"]
     )
     for one in study.standings:
         reaches = [value for reach in one.reaches for value in (reach.median, reach.low, reach.high, reach.seeds)]
-        best = [one.best.get(str(mark), "") for mark in marks]
+        best = [dict(one.best).get(mark, "") for mark in marks]
         table.writerow([one.space, one.arm, one.seeds, study.budget, *reaches, one.area, *best, one.overhead_s])
     return text.getvalue()
 
