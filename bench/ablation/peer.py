@@ -68,15 +68,16 @@ def simulate_peer(space: RecordedSpace, arm: str, budget: int, seed: int) -> Cur
     if len({candidate.template for candidate in space.candidates}) > 1:
         hint = "leave the space or the peer out"
         raise AgentCompileError(f"{space.name}: several templates, and Kernel Tuner has one kernel", hint=hint)
-    recorded = _Recorded(space, kernel_tuner.strategy_map[arm.removeprefix(PREFIX)])
+    spent = importlib.import_module("kernel_tuner.util").StopCriterionReached
+    recording = Recording(space, kernel_tuner.strategy_map[arm.removeprefix(PREFIX)], spent)
     try:
         with tempfile.TemporaryDirectory() as folder, _quiet(), _seeded(seed):
             cache = Path(folder) / "cache.json"
-            cache.write_text(json.dumps(recorded.document()), encoding="utf-8")
+            cache.write_text(json.dumps(recording.document()), encoding="utf-8")
             kernel_tuner.tune_kernel(
-                _KERNEL, f"void {_KERNEL}() {{}}", 1, [], recorded.domains, lang="C", cache=str(cache), quiet=True,
-                simulation_mode=True, strategy=recorded, strategy_options={"max_fevals": budget}, seed=seed,
-                restrictions=recorded.restrictions(),
+                _KERNEL, f"void {_KERNEL}() {{}}", 1, [], recording.domains, lang="C", cache=str(cache), quiet=True,
+                simulation_mode=True, strategy=recording, strategy_options={"max_fevals": budget}, seed=seed,
+                restrictions=recording.restrictions(),
             )  # fmt: skip
     except Exception as error:
         raise AgentCompileError(
@@ -84,14 +85,14 @@ def simulate_peer(space: RecordedSpace, arm: str, budget: int, seed: int) -> Cur
             exit_code=ExitCode.ENVIRONMENT,
             hint="Kernel Tuner failed: leave this peer out, or give it another budget",
         ) from error
-    return recorded.curve(arm, budget, seed)
+    return recording.curve(arm, budget, seed)
 
 
-class _Recorded:
+class Recording:
     """A strategy for Kernel Tuner that runs one of its own, and records what that evaluates, in its order."""
 
-    def __init__(self, space: RecordedSpace, strategy: Any) -> None:
-        self._space, self._strategy = space, strategy
+    def __init__(self, space: RecordedSpace, strategy: Any, spent: type[Exception]) -> None:
+        self._space, self._strategy, self._spent = space, strategy, spent
         self._points = {
             tuple(value for _, value in candidate.params) or (0,): candidate.id for candidate in space.candidates
         }
@@ -124,7 +125,7 @@ class _Recorded:
         """Run the strategy, as Kernel Tuner calls it; return nothing, because all that counts was recorded."""
         run = runner.run
 
-        def recording(elements: Any, *rest: Any) -> Any:
+        def recorded(elements: Any, *rest: Any) -> Any:
             asked = [tuple(element) for element in elements]
             results = run(asked, *rest)
             for values, result in zip(asked, results, strict=True):
@@ -132,9 +133,10 @@ class _Recorded:
                     self._order.setdefault(self._points[values])
             return results
 
-        runner.run = recording
+        runner.run = recorded
         begun = time.process_time()
-        self._strategy.tune(searchspace, runner, options)
+        with contextlib.suppress(self._spent):  # some strategies let through that the budget is spent
+            self._strategy.tune(searchspace, runner, options)
         self._seconds = time.process_time() - begun
         return []
 

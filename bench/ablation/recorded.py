@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import agentcompile
+from agentcompile import search
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import Json, canonical, digest_files
 from agentcompile.runs.session import environment_error, write_atomically
-from agentcompile.search import strategy_of
 from agentcompile.system.probe import cpus_at_once, probe
 
 from ..harness.records import nameless, revision
@@ -84,6 +84,8 @@ def study_of(request: Request) -> Study:
     finally:
         if len(found) < len(cells):
             _write(_with(begun, cells, found), request.out)
+            if request.out is not None:
+                _say(f"{request.out} has {len(found)} of {len(cells)} searches; the same command goes on from it")
     return _finished(_with(begun, cells, found))
 
 
@@ -138,7 +140,7 @@ def _arms(request: Request) -> tuple[str, ...]:
     named = [name.strip() for text in request.strategies for name in text.split(";")]
     ours = list(dict.fromkeys(name for name in named if name))
     for name in ours:
-        strategy_of(name)
+        search.strategy_of(name)
     arms = (*ours, *dict.fromkeys(request.peers))
     for arm in request.peers:
         peer.source_of(arm)
@@ -149,9 +151,9 @@ def _arms(request: Request) -> tuple[str, ...]:
 
 def _sources() -> str:
     """Return the identity of the code that a curve of ours depends on: the strategies and the simulation."""
-    search = sorted(Path(agentcompile.search.__file__).parent.glob("*.py"))
+    strategies = sorted(Path(search.__file__).parent.glob("*.py"))
     here = [Path(__file__).with_name(name) for name in ("documents.py", "spaces.py", "simulate.py")]
-    return digest_files("simulated-search/1", [*search, *here])
+    return digest_files("simulated-search/1", [*strategies, *here])
 
 
 def _resumed(begun: Study, out: Path | None) -> list[Curve]:
@@ -197,7 +199,7 @@ def show(study: Study, out: Path | None, *, as_json: bool) -> int:
 
 
 def shown(path: Path) -> Study:
-    """Read the result of a study for showing; one that was stopped is shown as far as every arm has every seed.
+    """Read the result of a finished study.
 
     Raises:
         AgentCompileError: it cannot be read, or was stopped before its searches were finished (usage).

@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--space", type=Path, action="append", default=[], metavar="FILE", help="a recorded space; may be repeated")
     add(
         "--strategies", action="append", default=[], metavar="NAME;NAME",
-        help=f"search strategies, separated by semicolons; may be repeated (all: {';'.join(STRATEGIES)})",
+        help=f"as `compile --strategy` takes them, separated by semicolons; may be repeated ({';'.join(STRATEGIES)})",
     )  # fmt: skip
     add(
         "--peer", action="append", default=[], metavar="kernel-tuner:NAME",

@@ -6,6 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from bench.ablation.spaces import RecordedSpace, read_space
+
+FAILED = "RuntimeFailedConfig"
+TIMES: list[object] = [4.0, FAILED, 2.0, 3.0, 1.0, FAILED, 1.04, 5.0]
+
 
 def cache(times: list[object], **changes: Any) -> dict[str, Any]:
     """A cache of Kernel Tuner: `A` counts the points from 0, `B` is always 7, and times are in ms."""
@@ -37,3 +42,8 @@ def write(path: Path, document: object) -> Path:
     """Write a document as JSON, or a text as it is."""
     path.write_text(document if isinstance(document, str) else json.dumps(document))
     return path
+
+
+def small(tmp_path: Path, times: list[object] = TIMES, name: str = "small") -> RecordedSpace:
+    """Return a space whose points, in the order of the file, have these times in ms or texts of failures."""
+    return read_space(write(tmp_path / f"{name}.json", cache(times)))
