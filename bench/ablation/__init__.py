@@ -1,6 +1,7 @@
-"""The ablation of advisers: where each one's order puts the fastest candidate of a region.
+"""The ablation of what proposes candidates: of advisers on this machine, and of search strategies on recorded spaces.
 
-Every candidate of a region is evaluated once, so that all orders are compared on the same times.
+`advisers` evaluates every candidate of a region once, so that all orders are compared on the same times. `recorded`
+runs strategies on spaces that were evaluated before, so that nothing is built or timed.
 """
 
 from __future__ import annotations

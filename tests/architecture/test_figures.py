@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcompile.errors import AgentCompileError
-from bench.ablation.run import read as read_ablation
+from bench.ablation.advisers import read as read_ablation
 from bench.figures.record import choices_of
 from bench.readme import BEGIN, END, RESULTS, updated
 

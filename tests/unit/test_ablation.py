@@ -12,9 +12,10 @@ from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.prompt import prompt_of
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
+from bench.ablation.advisers import SEEDS, arms_of, read, report
 from bench.ablation.plot import draw
 from bench.ablation.result import WITHIN, Ablation, Judged, Model, near_of, quick_ns, standing_of
-from bench.ablation.run import SEEDS, arms_of, read, report, run
+from bench.ablation.run import run
 from tests.unit.answers import question
 
 NS = {"a": 100.0, "b": 104.9, "c": 106.0, "d": 300.0}

@@ -1,0 +1,139 @@
+"""The tables of a study of recorded spaces: lines for the terminal, CSV, and a page in Markdown. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Sequence
+
+from agentcompile.cli.render import columns
+from agentcompile.runs.tables import Table, duration
+
+from ..report.cells import plain
+from .study import RESAMPLES, Overall, SpaceFacts, Standing, Study
+
+NEVER = "∞"
+_AREA = "area: mean, over the evaluations that the budget allows, of the optimum's time over the best time so far"
+_BEST = "@N: the best time after N evaluations over the optimum's"
+_OVERHEAD = "ms/eval.: processor time that the arm itself takes for an evaluation"
+
+
+def report(study: Study) -> Iterator[str]:
+    """Yield the lines of the report: a table for each space, then one over all spaces."""
+    for facts in study.spaces:
+        yield _about(facts)
+        yield from columns(_of_space(study, facts))
+        yield ""
+    if len(study.spaces) > 1:
+        yield f"over the {len(study.spaces)} spaces, geometric means of the medians"
+        yield from columns(_of_all(study))
+        yield ""
+    yield from _notes(study)
+
+
+def _about(facts: SpaceFacts) -> str:
+    device = f" ({plain(facts.device)})" if facts.device else ""
+    near = ", ".join(f"{points:,} within {percent:g} %" for percent, points in facts.near)
+    best = duration(facts.best_ns)
+    return f"{plain(facts.name)}{device}: {facts.points:,} points, {facts.failed:,} failed, {near}, best {best}"
+
+
+def _of_space(study: Study, facts: SpaceFacts) -> Table:
+    standings = [study.standing(facts.name, arm) for arm in study.arms]
+    percents = [name for percent in study.percents for name in (f"to {percent:g} %", "interval", "seeds")]
+    heads = ("strategy", *percents, "area", *(f"@{mark}" for mark, _ in standings[0].best), "ms/eval.")
+    return Table(heads=heads, rows=[_row(one) for one in standings], right=tuple(range(1, len(heads))))
+
+
+def _row(one: Standing) -> tuple[str, ...]:
+    reaches = [
+        cell
+        for reach in one.reaches
+        for cell in (count(reach.median), f"{count(reach.low)}–{count(reach.high)}", f"{reach.seeds} of {one.seeds}")
+    ]
+    best = (NEVER if math.isinf(ratio) else f"{ratio:.2f}" for _, ratio in one.best)
+    return (plain(one.arm), *reaches, f"{one.area:.3f}", *best, f"{one.overhead_s * 1e3:.2g}")
+
+
+def _of_all(study: Study) -> Table:
+    heads = ("strategy", *(f"to {percent:g} %" for percent in study.percents), "area")
+    return Table(heads=heads, rows=[_overall_row(one) for one in study.overall], right=tuple(range(1, len(heads))))
+
+
+def _overall_row(one: Overall) -> tuple[str, ...]:
+    return (plain(one.arm), *(count(found) for _, found in one.evaluations), f"{one.area:.3f}")
+
+
+def count(value: float) -> str:
+    """Return a number of evaluations for people."""
+    return NEVER if math.isinf(value) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _notes(study: Study) -> Iterator[str]:
+    yield f"to P %: evaluations until the best is at most P % slower than the optimum, median of {study.seeds} seeds"
+    yield f"interval: 95 %, from {RESAMPLES:,} resamples of the seeds; {NEVER}: not within {study.budget:,} evaluations"
+    yield from (_AREA, _BEST, _OVERHEAD)
+    yield "failed points count as evaluations"
+
+
+def as_csv(study: Study) -> str:
+    """Return a row for every space and arm, with infinities as ``inf``."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    percents = [
+        f"{name}_{percent:g}"
+        for percent in study.percents
+        for name in ("evaluations_to", "low_to", "high_to", "seeds_to")
+    ]
+    # A small space ends before a mark that a larger one reaches.
+    marks = sorted({mark for one in study.standings for mark, _ in one.best})
+    table.writerow(
+        ["space", "strategy", "seeds", "budget", *percents, "area", *(f"best_{m}" for m in marks), "overhead_s"]
+    )
+    for one in study.standings:
+        reaches = [value for reach in one.reaches for value in (reach.median, reach.low, reach.high, reach.seeds)]
+        best = [dict(one.best).get(mark, "") for mark in marks]
+        table.writerow([one.space, one.arm, one.seeds, study.budget, *reaches, one.area, *best, one.overhead_s])
+    return text.getvalue()
+
+
+def as_markdown(study: Study, picture: str) -> str:
+    """Return the page with all tables; `picture` is the name of the picture's file, empty where there is none."""
+    changed = ", with changes" if study.changed_since else ""
+    lines = [
+        "# Search strategies on recorded tuning spaces", "",
+        f"`{plain(study.command).replace('`', '')}`", "",
+        f"agentcompile {study.version}, revision {study.revision[:12] or 'unknown'}{changed}; "
+        f"{_cell(study.machine.device)}. {study.seeds} seeds, at most {study.budget:,} evaluations.", "",
+    ]  # fmt: skip
+    if picture:
+        lines += [f"![Best so far by evaluations]({picture})", ""]
+    for facts in study.spaces:
+        lines += [
+            f"## {_cell(facts.name)}",
+            "",
+            f"{_cell(_about(facts))}.",
+            "",
+            *_markdown(_of_space(study, facts)),
+            "",
+        ]
+    if len(study.spaces) > 1:
+        lines += ["## Over all spaces", "", "Geometric means of the medians.", "", *_markdown(_of_all(study)), ""]
+    lines += [f"- {_cell(note)}" for note in _notes(study)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown(table: Table) -> Iterator[str]:
+    sides = ["--:" if at in table.right else "---" for at in range(len(table.heads))]
+    yield from (_line(table.heads), f"| {' | '.join(sides)} |", *(_line(row) for row in table.rows))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(_cell(cell) for cell in cells)} |"
+
+
+def _cell(text: str) -> str:
+    for sign in ("\\", "|", "*", "_", "`", "<", "["):
+        text = text.replace(sign, f"\\{sign}")
+    return plain(text)
