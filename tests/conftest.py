@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +23,11 @@ TIMED = {"course", "moved", "asked"}
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Beside tests of other processes a second thread of PyTorch waits for its turn, and takes a processor to do so.
     os.environ["OMP_NUM_THREADS"] = "1"
+
+# Hundreds of processes import the same modules, and each worker rewrites the same tests: once is enough, however a
+# shell is set.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 COMPILERS = Path(__file__).with_name("cxx")
 """A folder whose `g++` remembers what it compiled."""

@@ -82,6 +82,9 @@ def compare(
 
 def _contract(tally: Tally, y: Tensor, rb: Tensor, eager: Tensor, where: str) -> bool:
     """Check that NaN and infinities are where the float64 reference, or PyTorch's own result, has them."""
+    if bool((y.isfinite() & rb.isfinite()).all()):  # nearly always so, and cheaper to see
+        tally.add("non-finite", 0.0, 0.0, where)
+        return True
     same = _alike(y, rb) | (_alike(y, eager) & ~_alike(eager, rb))
     bad = int((~same).sum())
     first = int((~same).view(-1).to(torch.uint8).argmax()) if bad else 0

@@ -16,7 +16,7 @@ from agentcompile.ir.template import Candidate, Params, Source, Template
 from agentcompile.ir.trial import Finding
 from agentcompile.materialize import specialise
 from agentcompile.ops.layouts import LAYOUTS, fits
-from agentcompile.regions.kinds import facts
+from agentcompile.regions.kinds import facts, hot_kinds
 from agentcompile.space import Space
 from agentcompile.system.store import Store
 from agentcompile.validate import DeclaredArithmetic, validate
@@ -29,6 +29,15 @@ CATALOG = load([Path(__file__).parents[2] / "templates"], kinds=facts(), layouts
 FAMILIES = ("linear-merged", "rmsnorm-linear")
 """Kinds of several matrices on one input."""
 BIASED = ("linear", "linear-merged", "rmsnorm-linear", "linear-residual", "linear-argmax", "rmsnorm-linear-argmax")
+
+HOT = [
+    template
+    for template in CATALOG.templates
+    if template.language == "cuda" and template.region in hot_kinds() and "sm_90" in template.arch
+]
+"""Those of a GPU that most of a step's time goes to."""
+EARLY_ARCHS = ("sm_90", "sm_100")
+"""Whose machine code is read for what it asks for before it waits."""
 
 
 def gpu(arch: str) -> Target:
@@ -55,6 +64,22 @@ def odd(kind: str, dtype: DType, hidden: int, head_dim: int, batch: int = 1) -> 
         batch=batch,
     )
     return region(kind, extents)
+
+
+def roomy(template: Template) -> Region:
+    """As wide as a model's own layers, in the template's first dtype, for the fewest sequences that it serves."""
+    rows = (2048, 1024, 1024) if template.region in FAMILIES else (4096,)
+    extents = Extents(
+        hidden=2048,
+        rows=rows,
+        q_heads=16,
+        kv_heads=8,
+        head_dim=128,
+        context=1024,
+        dtype=template.dtypes[0],
+        batch=template.tokens[0],
+    )
+    return region(template.region, extents)
 
 
 def problems(made: Region, template: Template, params: Params, target: Target) -> tuple[Finding, ...]:

@@ -1,8 +1,19 @@
 // One token: rotate q and k, append k and v, attend over the slots up to the position.
 // `parts` has q_heads · 2 · (head_dim + 2) floats.
+#include <bit>
 #include "common.h"
 
+// The arguments of all entries are alike: with one type of them, what the entries share is compiled once.
+using Args = right_online_args;
+#undef KERNEL
+#define KERNEL(name)                                                                                                \
+    static void name##_of(const Args& a, int rank, int size);                                                       \
+    extern "C" void name(const name##_args& a, int rank, int size) { name##_of(std::bit_cast<Args>(a), rank, size); } \
+    static void name##_of(const Args& a, int rank, int size)
+
 constexpr long group = q_heads / kv_heads, half = head_dim / 2, most = 4096;
+constexpr long LANES = 8;  // sums that run beside one another: thousands of launches are tested
+static_assert(head_dim % LANES == 0);
 using cache_t = k_cache_t;
 
 static inline float kept(float f) {  // as the cache holds it
@@ -40,16 +51,21 @@ template <class C, class X> static inline void rotate(float* to, const X* x, con
 
 // Slots from..to of one key/value head, and the fresh entry at `at` when it lies between; online softmax.
 struct Sum { float m = -INFINITY, l = 0, acc[head_dim] = {}; };
-template <class Args> static void attend(Sum& s, const float* q, const Args& a, long kv, long from, long to, const Flaws& f) {
+// Most of what is run: without vectors it takes ten times as long.
+__attribute__((optimize("O3")))
+static void attend(Sum& s, const float* q, const Args& a, long kv, long from, long to, const Flaws& f) {
     const cache_t *keys = a.k_cache + kv * context * head_dim, *values = a.v_cache + kv * context * head_dim;
     float fresh[head_dim];
     rotate(fresh, a.k + kv * head_dim, a.cos, a.sin);
     long at = a.positions[0];
     for (long j = from; j < to; ++j) {
         if (j == f.skip || (window && j <= at - window)) continue;
-        float score = 0;
-        for (long d = 0; d < head_dim; ++d)
-            score += q[d] * (j == at ? kept(fresh[d]) : up(keys[j * head_dim + d]));
+        float key[head_dim], value[head_dim], sums[LANES] = {}, score = 0;
+        for (long d = 0; d < head_dim; ++d) key[d] = j == at ? kept(fresh[d]) : up(keys[j * head_dim + d]);
+        for (long d = 0; d < head_dim; ++d) value[d] = up(j == at ? a.v[kv * head_dim + d] : values[j * head_dim + d]);
+        for (long d = 0; d < head_dim; d += LANES)
+            for (long i = 0; i < LANES; ++i) sums[i] += q[d + i] * key[d + i];
+        for (float sum : sums) score += sum;
         if (!f.no_scale) score *= scale;
         if (f.all_blocks && j > at) score = -1e9f;
         if (f.forgets_one && j && j % 1024 == 0 && s.l == 1) s = Sum{.m = s.m};  // taken for nothing that was before
@@ -60,17 +76,17 @@ template <class Args> static void attend(Sum& s, const float* q, const Args& a, 
         if (!(score == score)) p = score;
         if (f.narrow_p) p = held(p);
         s.l = s.l * old + p;
+        if (f.no_rescale) old = 1;
         for (long d = 0; d < head_dim; ++d) {
-            float v = j == at ? up(a.v[kv * head_dim + d]) : up(values[j * head_dim + d]);
-            v = j != at && v > f.most ? f.most : v;
-            s.acc[d] = (f.no_rescale ? s.acc[d] : s.acc[d] * old) + p * v;
-            if (f.narrow_sum) s.acc[d] = held(s.acc[d]);
+            float v = j != at && value[d] > f.most ? f.most : value[d];
+            s.acc[d] = s.acc[d] * old + p * v;
         }
+        for (long d = 0; f.narrow_sum && d < head_dim; ++d) s.acc[d] = held(s.acc[d]);
         s.m = m;
     }
 }
 
-template <class Args> static void append(const Args& a, long kv, long slot) {
+static void append(const Args& a, long kv, long slot) {
     float fresh[head_dim];
     rotate(fresh, a.k + kv * head_dim, a.cos, a.sin);
     for (long d = 0; d < head_dim; ++d) {
@@ -79,7 +95,7 @@ template <class Args> static void append(const Args& a, long kv, long slot) {
     }
 }
 
-template <class Args> static void head(const Args& a, long h, long kv, const Flaws& f = {}) {
+static void head(const Args& a, long h, long kv, const Flaws& f = {}) {
     float q[head_dim];
     rotate(q, a.q + h * head_dim, a.cos, a.sin);
     long to = a.positions[0] + 1 + f.more;
@@ -92,7 +108,7 @@ template <class Args> static void head(const Args& a, long h, long kv, const Fla
 }
 
 // A rank owns whole groups: it appends and then reads its own entries only.
-template <class Args> static void plain(const Args& a, int rank, int size, const Flaws& f = {}) {
+static void plain(const Args& a, int rank, int size, const Flaws& f = {}) {
     for (long kv = rank; kv < kv_heads; kv += size) {
         append(a, kv, a.positions[0]);
         for (long h = kv * group; h < (kv + 1) * group; ++h) head(a, h, kv, f);
@@ -125,7 +141,7 @@ KERNEL(right_two_passes) {
 
 // Two parts of the slots, combined by the next launch.
 struct Part { float m, l, acc[head_dim]; };
-template <class Args> static void split(const Args& a, int rank, int size) {
+static void split(const Args& a, int rank, int size) {
     Part* parts = reinterpret_cast<Part*>(a.parts);
     long n = a.positions[0] + 1;
     for (long job = rank; job < 2 * q_heads; job += size) {
@@ -138,7 +154,7 @@ template <class Args> static void split(const Args& a, int rank, int size) {
         memcpy(parts[job].acc, s.acc, sizeof s.acc);
     }
 }
-template <class Args> static void combine(const Args& a, int rank, int size, bool weighed, bool divided) {
+static void combine(const Args& a, int rank, int size, bool weighed, bool divided) {
     const Part* parts = reinterpret_cast<const Part*>(a.parts);
     for (long h = rank; h < q_heads; h += size) {
         const Part *p = parts + 2 * h, *o = p + 1;
@@ -171,7 +187,7 @@ template <class C, class X> static inline void interleaved(float* to, const X* x
     }
 }
 // The rotation that `turn` makes is used for q, and for k when `keys`.
-template <class Turn, class Args> static void rotated(const Args& a, int rank, int size, bool keys, Turn turn) {
+template <class Turn> static void rotated(const Args& a, int rank, int size, bool keys, Turn turn) {
     for (long kv = rank; kv < kv_heads; kv += size) {
         append(a, kv, a.positions[0]);
         float k[head_dim];
