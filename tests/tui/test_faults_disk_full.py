@@ -13,6 +13,7 @@ from terminals import Terminal, app
 
 from agentcompile.runs.session import EVENTS, RunDirectory
 from tests.cpu.test_faults_disk import mounted
+from tests.models import captures
 
 LIMIT = 60_000
 """Bytes: the regions of the sample checkpoint fit, their spaces do not."""
@@ -50,7 +51,9 @@ def test_a_limit_on_files_ends_the_compiler_and_the_app_says_why(repository: Pat
 
 def test_a_full_disk_ends_the_compiler_and_the_app_says_so(repository: Path, tmp_path: Path) -> None:
     with mounted(tmp_path / "runs", f"size={LIMIT}") as runs:
-        command, env = begun(repository / "bench" / "models" / "sample", tmp_path, runs / "run")
+        model = repository / "bench" / "models" / "sample"
+        captures.give(tmp_path / "home", model, 64)  # what comes after a capture fills the disk
+        command, env = begun(model, tmp_path, runs / "run")
         with Terminal(command, columns=120, rows=36, env=env) as terminal:
             terminal.until("No space left on device", 60)
             ends_in_order(RunDirectory(runs / "run"), terminal, 20)
