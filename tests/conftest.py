@@ -124,5 +124,11 @@ def pytest_configure(config: pytest.Config) -> None:
                 path.unlink()
         os.environ |= {"CXX_REAL": real, "CXX_KNOWN": version, "CXX_KEPT": str(kept)}
         os.environ["PATH"] = f"{COMPILERS}:{os.environ['PATH']}"
+    if cache and "CAPTURES_KEPT" not in os.environ:
+        kept = cache.mkdir("captures")
+        for path in kept.iterdir():
+            if path.stat().st_mtime < time.time() - KEPT_S:
+                shutil.rmtree(path)
+        os.environ["CAPTURES_KEPT"] = str(kept)
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

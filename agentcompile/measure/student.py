@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 _TINY = 1e-300
 _TERMS = 300
@@ -43,6 +44,7 @@ def t_cdf(t: float, freedom: float) -> float:
     return 1.0 - tail if t > 0 else tail
 
 
+@lru_cache(maxsize=1024)  # who compares runs asks for the same few again and again
 def t_quantile(p: float, freedom: float) -> float:
     """Return the t with P(T <= t) = p, found by bisection.
 

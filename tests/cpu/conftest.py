@@ -13,6 +13,7 @@ import pytest
 
 from tests.cpu import courses, flows
 from tests.cpu.courses import Course
+from tests.models import captures
 
 CONTEXT = 48
 """Tokens of the tiny models' caches."""
@@ -35,6 +36,20 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
     folder.mkdir(exist_ok=True)
     with (folder / "held").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _captures_remembered() -> Iterator[None]:
+    """What one test captured, another reads."""
+    with captures.remembered():
+        yield
+
+
+@pytest.fixture
+def captured_anew() -> Iterator[None]:
+    """Nothing that was captured before is taken for what capture makes."""
+    with captures.anew():
         yield
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentcompile.capture import Captured, capture
+from agentcompile.capture import Captured
 from agentcompile.capture.batched import batched
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import Graph
@@ -17,7 +17,7 @@ from agentcompile.ir.region import Regime
 from agentcompile.ops import reference
 from agentcompile.ops.attention import attention, masked_attention, rehearsing
 from agentcompile.regions.partition import partition
-from tests.models import tiny
+from tests.models import captures, tiny
 from tests.templates.shapes import Extents, region
 
 BATCH = 4
@@ -29,8 +29,8 @@ POSITIONS = (5, 0, 23, 11)
 def captured(request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Captured:
     """The sample, and architectures with biases, with a window shorter than the context, and with fused matrices."""
     if request.param == "sample":
-        return capture(repository / "bench/models/sample", context=CONTEXT)
-    return capture(tiny.write(request.param, tmp_path_factory.mktemp("checkpoint")), context=CONTEXT)
+        return captures.captured(repository / "bench/models/sample", CONTEXT)
+    return captures.captured(tiny.write(request.param, tmp_path_factory.mktemp("checkpoint")), CONTEXT)
 
 
 def inputs(captured: Captured, graph: Graph) -> dict[str, Tensor]:

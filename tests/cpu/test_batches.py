@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from agentcompile.capture import capture
 from agentcompile.capture.batched import batched
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.model import ModelInfo
@@ -21,7 +20,7 @@ from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.model import CompiledModel, Completion
 from agentcompile.runtime.sampling import Sampling, choose
 from agentcompile.runtime.step import HostStep
-from tests.models import tiny
+from tests.models import captures, tiny
 from tests.models.lowered import in_pytorch
 
 CONTEXT = 40
@@ -77,7 +76,7 @@ class Rig:
     """A tiny model that runs prompts alone, and one that runs them side by side."""
 
     def __init__(self, path: Path, eos: tuple[int, ...]) -> None:
-        captured = capture(path, context=CONTEXT)
+        captured = captures.captured(path, CONTEXT)
         info = ModelInfo(
             **{name: getattr(captured.info, name) for name in ModelInfo.__dataclass_fields__} | {"eos": eos}
         )

@@ -37,11 +37,16 @@ def terminated(words: str, command: list[str], environment: dict[str, str]) -> t
 
 IMPATIENT = """
 import sys
+from functools import partial
 from agentcompile.bench.figures.recipe import run
+from agentcompile.bench.harness import course
 from agentcompile.cli.exits import guarded
+from tests.cpu.trials import Commands
+course.Setup = partial(course.Setup, command=Commands({'hf-eager': 'import time; time.sleep(1)'}))
 sys.exit(guarded(lambda: run(sys.argv[1:], calm=lambda _: None)))
 """
-"""The recipe as a program that does not wait for a machine without other work."""
+"""The recipe as a program that does not wait for a machine without other work, and whose arm is made up: it takes its
+time, so that a signal finds it at work, and imports no PyTorch. Real arms go on in test_suite_run.py."""
 
 
 def only(cache: Path) -> Partial:

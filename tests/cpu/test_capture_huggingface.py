@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,10 +28,21 @@ class Case:
     captured: Captured
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
+    """A checkpoint of an architecture and what was captured of it: once for all tests that look at it."""
+
+    @cache
+    def make(name: str) -> Case:
+        path = tiny.write(name, tmp_path_factory.mktemp(name))
+        return Case(path, capture(path, context=CONTEXT))
+
+    return make
+
+
 @pytest.fixture(scope="module", params=list(tiny.CONFIGS))
-def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    path = tiny.write(request.param, tmp_path_factory.mktemp(request.param))
-    return Case(path, capture(path, context=CONTEXT))
+def case(request: pytest.FixtureRequest, made: Callable[[str], Case]) -> Case:
+    return made(request.param)
 
 
 def expected(path: Path, tokens: torch.Tensor) -> torch.Tensor:
@@ -82,8 +95,8 @@ def test_every_operator_has_its_normalised_name(case: Case) -> None:
     assert counts["argmax"] == 1
 
 
-def test_a_window_is_kept_and_its_cache_is_whole(tmp_path: Path) -> None:
-    captured = capture(tiny.write("mistral", tmp_path), context=CONTEXT)
+def test_a_window_is_kept_and_its_cache_is_whole(made: Callable[[str], Case]) -> None:
+    captured = made("mistral").captured
     windows = {node.attr("window") for node in captured.decode.nodes if node.op == "attention"}
     assert windows == {7}
     assert {state.shape[2] for state in captured.info.states} == {CONTEXT}
@@ -127,12 +140,14 @@ def test_shards_and_tied_heads_are_read_under_their_stored_names(tmp_path: Path)
     assert "lm_head.weight" not in weights
 
 
-def test_the_same_architecture_gives_the_same_digest_whatever_the_weights(tmp_path: Path) -> None:
-    first = capture(tiny.write("llama", tmp_path / "a", seed=1), context=CONTEXT)
-    second = capture(tiny.write("llama", tmp_path / "b", seed=2), context=CONTEXT)
+def test_the_same_architecture_gives_the_same_digest_whatever_the_weights(
+    tmp_path: Path, made: Callable[[str], Case]
+) -> None:
+    first = made("llama").captured
+    second = capture(tiny.write("llama", tmp_path, seed=2), context=CONTEXT)
     assert first.decode.digest() == second.decode.digest()
     assert first.prefill.digest() == second.prefill.digest()
-    assert first.decode.digest() != capture(tmp_path / "a", context=CONTEXT - 1).decode.digest()
+    assert first.decode.digest() != capture(first.checkpoint, context=CONTEXT - 1).decode.digest()
 
 
 def test_states_are_the_only_values_written_and_say_so(case: Case) -> None:
@@ -148,8 +163,8 @@ def test_states_are_the_only_values_written_and_say_so(case: Case) -> None:
         ]
 
 
-def test_decode_views_are_one_reshape_at_most(tmp_path: Path) -> None:
-    captured = capture(tiny.write("llama", tmp_path), context=CONTEXT)
+def test_decode_views_are_one_reshape_at_most(made: Callable[[str], Case]) -> None:
+    captured = made("llama").captured
     chains = [use.views for node in captured.decode.nodes for use in node.inputs]
     assert all(len(chain) <= 1 and all(view.op == "reshape" for view in chain) for chain in chains)
 
@@ -164,8 +179,8 @@ def test_values_and_nodes_are_in_topological_order(case: Case) -> None:
         assert {value.id for value in graph.values} == known
 
 
-def test_operators_carry_the_module_and_line_they_come_from(tmp_path: Path) -> None:
-    captured = capture(tiny.write("llama", tmp_path), context=CONTEXT)
+def test_operators_carry_the_module_and_line_they_come_from(made: Callable[[str], Case]) -> None:
+    captured = made("llama").captured
     linear = next(node for node in captured.decode.nodes if node.op == "linear")
     assert linear.module == "model.layers.0.self_attn.q_proj"
     assert linear.source.partition(":")[2].isdigit()

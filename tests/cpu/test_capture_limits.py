@@ -17,6 +17,8 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.system.store import Store
 from tests.models import tiny
 
+pytestmark = pytest.mark.usefixtures("captured_anew")
+
 CONTEXT = 48
 
 

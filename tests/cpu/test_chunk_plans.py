@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from agentcompile.build.nvrtc import Cubin, compile_cubin
-from agentcompile.capture import Captured, capture
+from agentcompile.capture import Captured
 from agentcompile.ir.program import NativeCall, TorchCall
 from agentcompile.ir.trial import Kernel
 from agentcompile.planning import chunks as plans
 from agentcompile.planning.chunks import Chunk, Chunks, capacity
 from agentcompile.runtime.pieces import served
 from agentcompile.tuning.partitions import CHUNK
-from tests.models import tiny
+from tests.models import captures, tiny
 from tests.models.lowered import clashes
 from tests.models.planned import plan_of
 
@@ -23,7 +23,7 @@ CONTEXT = 256
 
 @pytest.fixture(scope="module", params=["qwen3", "llama"])
 def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Captured:
-    return capture(tiny.write(request.param, tmp_path_factory.mktemp(request.param)), context=CONTEXT)
+    return captures.captured(tiny.write(request.param, tmp_path_factory.mktemp(request.param)), CONTEXT)
 
 
 @pytest.fixture(scope="module")

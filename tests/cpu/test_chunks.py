@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from agentcompile.capture import Captured, capture
+from agentcompile.capture import Captured
 from agentcompile.capture.chunked import at_tokens
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import DType
@@ -21,7 +21,7 @@ from agentcompile.ops.reference import DTYPES, Interpreter
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.validate import DeclaredArithmetic, insensitive, validate
 from tests.kernels.float32 import eager, float32
-from tests.models import tiny
+from tests.models import captures, tiny
 from tests.templates.shapes import CHUNK, CHUNK_KINDS, Extents, region
 
 CONTEXT = 48
@@ -39,9 +39,9 @@ class Case:
 @pytest.fixture(scope="module", params=["sample", "llama", "llama-multi-query"])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     if request.param == "sample":
-        return Case(capture(SAMPLE, context=CONTEXT), "qknorm-rope-append")
+        return Case(captures.captured(SAMPLE, CONTEXT), "qknorm-rope-append")
     path = tiny.write(request.param, tmp_path_factory.mktemp(request.param), dtype=torch.bfloat16)
-    return Case(capture(path, context=CONTEXT), "rope-append")
+    return Case(captures.captured(path, CONTEXT), "rope-append")
 
 
 def given(captured: Captured, tokens: int, first: int) -> dict[str, Tensor]:
@@ -108,7 +108,7 @@ def test_the_kinds_of_a_chunk_are_found_in_every_layer(case: Case, tokens: int) 
 
 
 def test_queries_keys_and_values_cut_from_one_product_are_refused(tmp_path: Path) -> None:
-    captured = capture(tiny.write("phi3", tmp_path, dtype=torch.bfloat16), context=CONTEXT)
+    captured = captures.captured(tiny.write("phi3", tmp_path, dtype=torch.bfloat16), CONTEXT)
     found = cut(Case(captured, "rope-append"), 16)
     assert "rope-append" not in {region.kind for region in found.regions}
     refused = Counter(refusal.kind for refusal in found.refusals if "slice" in refusal.reason)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from agentcompile.capture import Captured, capture
+from agentcompile.capture import Captured
 from agentcompile.capture.chunked import at_tokens
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -29,7 +29,7 @@ from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.sampling import Sampling
 from agentcompile.runtime.sites import one_operator, product_into
 from agentcompile.runtime.step import HostStep
-from tests.models import tiny
+from tests.models import captures, tiny
 from tests.models.lowered import in_pytorch
 from tests.unit.graphs import qwen3
 
@@ -112,7 +112,7 @@ class Rig:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Captured:
-    return capture(tiny.write("qwen3", tmp_path_factory.mktemp("qwen3")), context=CONTEXT)
+    return captures.captured(tiny.write("qwen3", tmp_path_factory.mktemp("qwen3")), CONTEXT)
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import torch
 from agentcompile import catalog
 from agentcompile.advice.advisers import adviser_of
 from agentcompile.build import nvrtc_toolchain
-from agentcompile.capture import capture
 from agentcompile.capture.cached import Model
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.evaluator import Evaluator
@@ -32,7 +31,7 @@ from agentcompile.tuning.session import TuningSession, tuning_session
 from agentcompile.tuning.trial_database import TrialDatabase
 from tests.cpu.flows import CEILING
 from tests.cpu.test_chunk_plans import CONTEXT
-from tests.models import tiny
+from tests.models import captures, tiny
 from tests.models.planned import GPU
 from tests.unit.test_untimed import Checker
 
@@ -58,7 +57,7 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Rig:
-    captured = capture(tiny.write("qwen3", tmp_path / "model", dtype=torch.bfloat16), context=CONTEXT)
+    captured = captures.captured(tiny.write("qwen3", tmp_path / "model", dtype=torch.bfloat16), CONTEXT)
     decode, prefill = cut(captured, GPU, CEILING, silent)
     templates = catalog.load([catalog.default_root()], kinds=kinds(), layouts=LAYOUTS)
     adviser = adviser_of("heuristic")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentcompile.capture import Captured, capture
+from agentcompile.capture import Captured
 from agentcompile.capture.chunked import at_tokens
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import Graph
@@ -18,7 +18,7 @@ from agentcompile.regions.partition import partition
 from agentcompile.runtime.device_step import DeviceStep
 from agentcompile.runtime.last import for_one
 from agentcompile.runtime.memory import Memory
-from tests.models import tiny
+from tests.models import captures, tiny
 from tests.models.lowered import clashes, in_pytorch
 from tests.models.planned import plan_of
 
@@ -35,7 +35,7 @@ class Model:
 
     def __init__(self, path: Path, singly: bool) -> None:
         self.singly = singly
-        self.captured: Captured = capture(path, context=CONTEXT)
+        self.captured: Captured = captures.captured(path, CONTEXT)
         self.graph = at_tokens(self.captured.prefill, TOKENS)
         alone = at_tokens(self.captured.prefill, 1)
         self.whole = in_pytorch(self.graph, CONTEXT, tokens=TOKENS, singly=singly)
@@ -95,7 +95,7 @@ def test_plans_that_differ_stay_whole(model: Model) -> None:
 
 
 def test_a_plan_of_kernels_ends_with_the_kernels_of_one_token(tmp_path: Path) -> None:
-    found = plan_of(capture(tiny.write("qwen3", tmp_path), context=256), 256)
+    found = plan_of(captures.captured(tiny.write("qwen3", tmp_path), 256), 256)
     program, single = found.at(64).program, found.at(1).program
     named = {buffer.name: buffer for buffer in program.buffers}
     assert named["row"].role == "row"

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from agentcompile.capture import capture
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import NativeCall, Program, TorchCall
@@ -18,7 +17,7 @@ from agentcompile.runtime.arena import Arena
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.merging import merged
 from agentcompile.runtime.sites import Action, torch_site
-from tests.models import tiny
+from tests.models import captures, tiny
 from tests.models.planned import plan_of
 
 CONTEXT, TOKENS = 256, 16
@@ -34,7 +33,7 @@ class Layers:
     """A chunk of a tiny model whose activations all have a place."""
 
     def __init__(self, path: Path) -> None:
-        found = capture(path, context=CONTEXT)
+        found = captures.captured(path, CONTEXT)
         self.program = plan_of(found, CONTEXT).at(TOKENS).program
         self.memory = Memory([self.program], Checkpoint.open(path).tensor, found.constants)
         self.regions = {region.id: region for region in self.program.regions}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from agentcompile.capture import Captured, capture
+from agentcompile.capture import Captured
 from agentcompile.capture.chunked import at_tokens
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import concrete
@@ -18,7 +18,7 @@ from agentcompile.runtime.device_step import DeviceStep
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.pieces import in_pieces
 from agentcompile.tuning.partitions import open_ended
-from tests.models import tiny
+from tests.models import captures, tiny
 from tests.models.lowered import clashes, in_pytorch
 
 CONTEXT, TOKENS, ROWS = 48, 32, 8
@@ -27,7 +27,7 @@ OPERATORS = ("linear", "silu", "mul")
 
 @pytest.fixture(scope="module", params=["qwen3", "llama"])
 def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Captured:
-    return capture(tiny.write(request.param, tmp_path_factory.mktemp(request.param)), context=CONTEXT)
+    return captures.captured(tiny.write(request.param, tmp_path_factory.mktemp(request.param)), CONTEXT)
 
 
 def at(captured: Captured, tokens: int) -> Program:

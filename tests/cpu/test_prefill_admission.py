@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from agentcompile.build import nvrtc_toolchain
-from agentcompile.capture import capture
 from agentcompile.capture.cached import Model
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.control.steering import Steering
@@ -54,7 +53,7 @@ from agentcompile.worker.protocol import TimeSteps, WrongOutput
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT as SHORT
 from tests.cpu.test_chunk_plans import CONTEXT
-from tests.models import tiny
+from tests.models import captures, tiny
 from tests.models.planned import GPU, plan_of
 
 CEILING = flows.CEILING
@@ -133,7 +132,7 @@ class Rig:
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Rig:
     folder = tmp_path_factory.mktemp("rig")
-    captured = capture(tiny.write("qwen3", folder / "model"), context=CONTEXT)
+    captured = captures.captured(tiny.write("qwen3", folder / "model"), CONTEXT)
     decode, prefill = cut(captured, GPU, CEILING, silent)
     chunks = plan_of(captured, CONTEXT)
     assert [region.id for region in chunks.cut.regions] == [region.id for region in prefill.partition.regions]

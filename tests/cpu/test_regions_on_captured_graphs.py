@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentcompile.capture import Captured, capture
+from agentcompile.capture import Captured
 from agentcompile.ir.graph import Graph, concrete
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.target import Ceiling
@@ -19,7 +19,7 @@ from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
 from agentcompile.regions.summary import summarise
-from tests.models import tiny
+from tests.models import captures, tiny
 
 LAYERS = 3
 CONTEXT = 64
@@ -48,7 +48,7 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     else:
         model = LlamaForCausalLM(LlamaConfig(**COMMON, tie_word_embeddings=False))
     model.to(torch.bfloat16).save_pretrained(path)
-    return capture(path, context=CONTEXT)
+    return captures.captured(path, CONTEXT)
 
 
 def cut(graph: Graph) -> Partition:
@@ -151,7 +151,7 @@ def test_running_region_by_region_gives_what_the_graph_gives(captured: Captured,
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_a_norm_over_all_heads_at_once_is_no_norm_of_each_head(phase: str, tmp_path: Path) -> None:
     """OLMo-2 normalises queries and keys before it cuts them into heads, Qwen3 afterwards."""
-    captured = capture(tiny.write("olmo2", tmp_path), context=CONTEXT)
+    captured = captures.captured(tiny.write("olmo2", tmp_path), CONTEXT)
     found = cut(captured.decode if phase == "decode" else captured.prefill)
     kinds = by_kind(found)
     assert not [kind for kind in kinds if kind.startswith("qknorm")]

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from agentcompile.build import compile_executor, find_toolchain
-from agentcompile.capture import capture
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.evaluation.evaluator import Limits, WorkerEvaluator
 from agentcompile.ir.program import Program, TorchCall
@@ -24,7 +23,7 @@ from agentcompile.system.store import Store
 from agentcompile.worker.logits import ALLOWED, DURING, LIVED, Probe, live
 from agentcompile.worker.protocol import WrongOutput
 from tests.cpu import jobs
-from tests.models import tiny
+from tests.models import captures, tiny
 from tests.models.lowered import in_pytorch
 
 CONTEXT, VOCAB = 128, 64
@@ -35,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Program
     """A checkpoint, its constants and its step as PyTorch runs it."""
     root = tmp_path_factory.mktemp("model")
     path = tiny.write("llama", root / "checkpoint")
-    found = capture(path, context=CONTEXT)
+    found = captures.captured(path, CONTEXT)
     save_file({name: tensor.contiguous() for name, tensor in found.constants.items()}, root / "constants.safetensors")
     return path, root / "constants.safetensors", in_pytorch(found.decode, CONTEXT)
 

@@ -12,15 +12,17 @@ from agentcompile.tui.compiler import BEGINS, FULL_BYTES, why_gone
 from terminals import Terminal, app
 
 from agentcompile.runs.session import EVENTS, RunDirectory
+from tests.cpu.conftest import SAMPLE_CONTEXT
 from tests.cpu.test_faults_disk import mounted
+from tests.models import captures
 
 LIMIT = 60_000
 """Bytes: the regions of the sample checkpoint fit, their spaces do not."""
 
 
-def begun(model: Path, tmp_path: Path, run: Path) -> tuple[list[str], dict[str, str]]:
+def begun(model: Path, tmp_path: Path, run: Path, context: int = 64) -> tuple[list[str], dict[str, str]]:
     """The app that begins a compile in `run`, and what it has in its environment."""
-    asked = ["--run-dir", str(run), "--context=64", "--budget=4", "--out", str(tmp_path / "x.lock.toml")]
+    asked = ["--run-dir", str(run), f"--context={context}", "--budget=4", "--out", str(tmp_path / "x.lock.toml")]
     return app(str(model), *asked), {"AGENTCOMPILE_HOME": str(tmp_path / "home")}
 
 
@@ -50,7 +52,9 @@ def test_a_limit_on_files_ends_the_compiler_and_the_app_says_why(repository: Pat
 
 def test_a_full_disk_ends_the_compiler_and_the_app_says_so(repository: Path, tmp_path: Path) -> None:
     with mounted(tmp_path / "runs", f"size={LIMIT}") as runs:
-        command, env = begun(repository / "bench" / "models" / "sample", tmp_path, runs / "run")
+        model = repository / "bench" / "models" / "sample"
+        captures.give(tmp_path / "home", model, SAMPLE_CONTEXT)  # what comes after a capture fills the disk
+        command, env = begun(model, tmp_path, runs / "run", SAMPLE_CONTEXT)
         with Terminal(command, columns=120, rows=36, env=env) as terminal:
             terminal.until("No space left on device", 60)
             ends_in_order(RunDirectory(runs / "run"), terminal, 20)

@@ -95,12 +95,12 @@ ODD: tuple[Any, ...] = (
 def hostile(asked: Prompt, count: int, seed: int = 0) -> Iterator[str]:
     """`count` texts: good answers with parts replaced, doubled, dropped or renamed, cut off, and plain noise."""
     draw = random.Random(seed)
-    good = answer(asked)
+    good = json.dumps(answer(asked))
     for at in range(count):
         if at % 10 == 9:
-            yield _noise(draw, json.dumps(good))
+            yield _noise(draw, good)
             continue
-        made = copy.deepcopy(good)
+        made = json.loads(good)
         for _ in range(draw.randint(1, 6)):
             _spoil(made, draw)
         text = json.dumps(made)
@@ -108,7 +108,8 @@ def hostile(asked: Prompt, count: int, seed: int = 0) -> Iterator[str]:
 
 
 def _spoil(made: Any, draw: random.Random) -> None:
-    places = list(_places(made))
+    places: list[tuple[Any, Any]] = []
+    _look(made, places)
     if not places:
         return
     holder, key = draw.choice(places)
@@ -125,12 +126,14 @@ def _spoil(made: Any, draw: random.Random) -> None:
             holder[key] = copy.deepcopy(draw.choice(ODD))
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (holder, key) of a nested value, without going into what is very long."""
+def _look(value: Any, places: list[tuple[Any, Any]]) -> None:
+    """Add every (holder, key) of a nested value, without going into what is very long."""
     keys = list(value) if isinstance(value, dict) else range(min(len(value), 50)) if isinstance(value, list) else ()
     for key in keys:
-        yield value, key
-        yield from _places(value[key])
+        places.append((value, key))
+        inner = value[key]
+        if isinstance(inner, (dict, list)):
+            _look(inner, places)
 
 
 def _noise(draw: random.Random, good: str) -> str:

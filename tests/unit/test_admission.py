@@ -85,6 +85,7 @@ class Fakes:
     asked: list[str] = field(default_factory=list)
     judged: list[int] = field(default_factory=list)
     orders: list[list[int]] = field(default_factory=list)
+    made: dict[str, Source] = field(default_factory=dict)
 
     def candidates_for(self, part: Part) -> tuple[Choice, ...]:
         self.asked.append(part.region)
@@ -111,8 +112,9 @@ class Fakes:
         return known if variant_of(part.choice) in self.refused else part.choice
 
     def sources(self) -> Mapping[str, Source]:
-        made = [source(region, variant) for region in self.regions.values() for variant in range(1, 100)]
-        return {one.digest: one for one in made}
+        every = (source(region, variant) for region in self.regions.values() for variant in range(1, 100))
+        self.made = self.made or {one.digest: one for one in every}
+        return self.made
 
 
 class StepClock:

@@ -228,8 +228,12 @@ def test_the_schema_on_the_wire_requires_every_field_and_limits_no_number() -> N
 def test_ten_thousand_hostile_answers_crash_nothing_and_name_nothing_outside_the_space() -> None:
     bases = {one.question.region.id: (one, Heuristic().advise(one.question)) for one in PROMPT.asked}
     spaces = {region: sorted(c.id for c in one.question.candidates) for region, (one, _) in bases.items()}
+    domains = {
+        region: {(t.id, p.name): p.domain for t in one.question.templates for p in t.params}
+        for region, (one, _) in bases.items()
+    }
     texts, readings, taken, refused = 0, 0, 0, 0
-    for text in hostile(PROMPT, 12_000):
+    for text in hostile(PROMPT, 10_000):
         texts += 1
         try:
             reading = read_answer(answer_of(text, fenced=texts % 2 == 0 and "```" in text), PROMPT, "a model")
@@ -240,9 +244,8 @@ def test_ten_thousand_hostile_answers_crash_nothing_and_name_nothing_outside_the
         for region, advice in reading.advice.items():
             one, base = bases[region]
             assert sorted(arranged(advice, base, one.question.candidates).order) == spaces[region]
-            domains = {(t.id, p.name): p.domain for t in one.question.templates for p in t.params}
             for hint in advice.hints:
-                allowed = domains[hint.template, hint.param]
+                allowed = domains[region][hint.template, hint.param]
                 assert all(any(type(v) is type(a) and v == a for a in allowed) for v in hint.values)
             assert all(claim.says in ROWS for claim in advice.claims)
             for proposal in advice.proposals:
@@ -250,8 +253,8 @@ def test_ten_thousand_hostile_answers_crash_nothing_and_name_nothing_outside_the
                 assert proposal.accepted is not bool(proposal.reason)
             taken += sum(one.accepted for one in advice.proposals)
             refused += sum(not one.accepted for one in advice.proposals)
-    assert texts == 12_000
-    assert min(readings, 12_000 - readings) > 500, "some are answers, and some are none"
+    assert texts == 10_000
+    assert min(readings, 10_000 - readings) > 500, "some are answers, and some are none"
     assert min(taken, refused) > 10_000, "of those that are, parts are taken and parts refused"
 
 

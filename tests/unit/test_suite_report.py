@@ -304,8 +304,7 @@ def test_without_a_measured_arm_there_is_no_plot_and_still_a_report() -> None:
     assert markdown(result_of(), {}).startswith("# Suite cpu on made up")
 
 
-def test_what_the_result_says_is_text_in_the_page_and_nothing_else() -> None:
-    pytest.importorskip("matplotlib")
+def test_what_the_result_says_is_text_in_the_page_and_nothing_else(drawn: tuple[Plot, ...]) -> None:
     case = case_of(workload=EVIL, model=EVIL, missing=(replace(ABSENT, name=EVIL, reason=EVIL),))
     evil = replace(
         result_of(case, compiled={EVIL: LOCKED["sample"]}), suite=EVIL, command=EVIL, environment={EVIL: EVIL}
@@ -315,7 +314,7 @@ def test_what_the_result_says_is_text_in_the_page_and_nothing_else() -> None:
     for plot in pictures:
         ElementTree.fromstring(plot.svg)
         assert re.fullmatch(r"[a-z0-9.-]+", plot.name)
-    found, calm = Page(page(evil, pictures)), Page(page(RESULT, draw(RESULT)))
+    found, calm = Page(page(evil, pictures)), Page(page(RESULT, drawn))
     assert set(found.tags) <= set(calm.tags)
     assert "script" not in found.tags
     assert EVIL in found.text
