@@ -106,6 +106,22 @@ def repository() -> Path:
     return Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(scope="session")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of this run of the tests: where they run in several processes, all of these have it."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "common"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sampled(common: Path) -> Path:
+    """The home of all who compile the sample checkpoint, by command line or by keys, with one context and one thread:
+    what one of them built and measured, whoever comes first, the others need not."""
+    return common / "sampled"
+
+
 @pytest.fixture
 def compiler_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that was compiled before is taken for what the compiler makes."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -12,16 +14,24 @@ from agentcompile.evaluation.evaluator import Limits, Prepared, WorkerEvaluator
 from agentcompile.ir.trial import Crashed, Incorrect, TimedOut, Verdict
 from tests.cpu import jobs
 
-pytestmark = pytest.mark.alone
-
-LIMITS = Limits(build_s=60.0, validate_s=4.0, measure_s=20.0, per_gigabyte_s=20.0)
+LIMITS = Limits(build_s=60.0, validate_s=20.0, measure_s=20.0, per_gigabyte_s=20.0)
+HASTY = replace(LIMITS, validate_s=4.0)
+"""For kernels that hang."""
 
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
-    store = tmp_path_factory.mktemp("store")
+    yield from judging(tmp_path_factory.mktemp("store"), LIMITS)
+
+
+@pytest.fixture
+def hasty(tmp_path: Path) -> Iterator[WorkerEvaluator]:
+    yield from judging(tmp_path, HASTY)
+
+
+def judging(store: Path, limits: Limits) -> Iterator[WorkerEvaluator]:
     with WorkerEvaluator(
-        jobs.target(), store=store, toolchain=find_toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
+        jobs.target(), store=store, toolchain=find_toolchain(), workers=2, limits=limits, memory_bytes=2 << 30
     ) as made:
         # Starting the first worker from a cold disk may take longer than a kernel may.
         assert isinstance(verdict(made, "right(a, rank, size);"), Prepared)
@@ -62,10 +72,11 @@ def test_a_stack_that_overflows_has_crashed(judge: WorkerEvaluator) -> None:
     assert isinstance(verdict(judge, body), Crashed)
 
 
-def test_a_kernel_that_hangs_on_some_inputs_alone_has_timed_out(judge: WorkerEvaluator) -> None:
+@pytest.mark.alone
+def test_a_kernel_that_hangs_on_some_inputs_alone_has_timed_out(hasty: WorkerEvaluator) -> None:
     conditions = ("a.x[hidden - 1] > 40.0f", "a.x[hidden - 1] != a.x[hidden - 1]")
     hanging = [jobs.job(f'right(a, rank, size); while ({what}) asm volatile("" ::: "memory");') for what in conditions]
-    assert {type(found) for _, found in judge.prepare(hanging)} == {TimedOut}
+    assert {type(found) for _, found in hasty.prepare(hanging)} == {TimedOut}
 
 
 def test_a_kernel_that_aborts_on_the_hundredth_launch_alone_passes_search_and_dies_at_acceptance(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,15 +18,8 @@ CONTEXT = 48
 """Tokens of the tiny models' caches."""
 SAMPLE_CONTEXT = 96
 BUDGET = 1
-
-
-@pytest.fixture(scope="session")
-def common(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of this run of the tests: where they run in several processes, all of these have it."""
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "common"
-    folder.mkdir(exist_ok=True)
-    return folder
+SECONDS = 1
+"""Of search and tuning: what must be done at any time is done, and what others disturbed is not repeated for long."""
 
 
 @contextmanager
@@ -94,8 +86,10 @@ def planted(common: Path, warm: Path, checkpoint: Callable[[str, str], Path]) ->
 def course(tmp_path_factory: pytest.TempPathFactory, checkpoint: Callable[[str, str], Path]) -> Course:
     """The tiny Qwen3 in fp32, compiled by the command line with hardly a budget, and ended on the way again and again.
     Everything of it lies in one folder, its home too."""
-    settings = ("--context", CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET)
-    return courses.course(checkpoint("tiny-qwen3", "fp32"), tmp_path_factory.mktemp("course"), *settings)
+    settings = ("--context", CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET, "--seconds", SECONDS)
+    model, root = checkpoint("tiny-qwen3", "fp32"), tmp_path_factory.mktemp("course")
+    flows.captured(flows.measured(root / "home"), model, CONTEXT)  # every leg goes on to trials, which are the point
+    return courses.course(model, root, *settings)
 
 
 @pytest.fixture(scope="session")

@@ -43,10 +43,17 @@ from tests.unit import runs
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "bench/models/sample"
 THREADS = 2
+WALKED_CONTEXT, WALKED_THREADS = 64, 1
+"""Of whoever compiles the sample checkpoint in the home that all of these share; a screen needs a processor, too."""
 CEILING = Ceiling(dram_bytes_per_s=20e9, cache_bytes_per_s=200e9, flops_per_s=200e9)
 """Made up: where nothing is timed, only the order of floors matters."""
 AMPLE = Ceiling(dram_bytes_per_s=1e12, cache_bytes_per_s=1e13, flops_per_s=1e13)
 """More than this machine has: as after a measurement among other work, no kernel is called impossible by it."""
+RATES_ONCE = (
+    "import functools; from agentcompile.evaluation.evaluator import WorkerEvaluator as Judge; "
+    "Judge.ceiling = functools.cache(Judge.ceiling); "
+)
+"""In front of a recipe: the machine's rates, which take seconds, are measured once and not before each visit."""
 NO_NETWORK = Path(__file__).with_name("no_network")
 """A folder whose `sitecustomize` makes every use of a network socket, and every import of a client of one, an error."""
 
@@ -126,11 +133,18 @@ def options(home: Path, model: Path, context: int, **more: Any) -> Options:
     return Options(model=str(model), context=context, threads=THREADS, home=str(home), **more)
 
 
-def measured(home: Path) -> Path:
+def measured(home: Path, rates: Ceiling = AMPLE) -> Path:
     """`home`, where the machine's ceilings are known: beside other tests, what is measured is measured again and again,
     for it is kept only when nothing else ran."""
     here = this_machine(options(home, SAMPLE, 1))
-    ceiling(here.target, here.store, lambda: AMPLE)
+    ceiling(here.target, here.store, lambda: rates)
+    return home
+
+
+def captured(home: Path, checkpoint: Path, context: int) -> Path:
+    """`home`, where the checkpoint's graphs are known: here PyTorch and Transformers are imported once for all."""
+    here = this_machine(options(home, checkpoint, context))
+    load_model(checkpoint, context, here.store, here.hashes)
     return home
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from agentcompile.bench.harness.rates import Visit
 from agentcompile.bench.overhead import Pair, pair_of, run, summary
 
 from agentcompile.errors import AgentCompileError
+from agentcompile.evaluation.evaluator import WorkerEvaluator
 from tests.cpu import flows
 
 
@@ -81,6 +83,8 @@ def test_a_lock_s_overhead_is_measured_with_its_rounds_kept(
     warm: Path, planted: Callable[[str, str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTCOMPILE_HOME", str(warm))
+    # The machine's rates, which the visits of a suite are preceded by, are no part of what is timed: once will do.
+    monkeypatch.setattr(WorkerEvaluator, "ceiling", functools.cache(WorkerEvaluator.ceiling))
     out = tmp_path / "overhead.json"
     words = ["--lock", str(planted("sample", "bf16")), "--threads", str(flows.THREADS), "--workload", "chat-small"]
     words += ["--mode", "sampled", "--rounds", "3", "--processes", "1", "--cache", str(tmp_path), "--out", str(out)]

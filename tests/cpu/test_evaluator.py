@@ -19,8 +19,6 @@ from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Ver
 from agentcompile.measure import Timing, contrast, measurement
 from tests.cpu import jobs
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parents[2]
 LIMITS = Limits(build_s=30.0, validate_s=10.0, measure_s=20.0, per_gigabyte_s=20.0)
 HANG = 'for (;;) asm volatile("");'
@@ -101,6 +99,7 @@ def test_a_kernel_that_calls_exit_has_crashed_however_the_destructors_end(judge:
     assert isinstance(verdict(judge, jobs.job("std::exit(0);")), Crashed)
 
 
+@pytest.mark.alone
 def test_a_kernel_that_hangs_has_timed_out_and_the_run_goes_on(judge: WorkerEvaluator) -> None:
     begin = time.monotonic()
     found = dict(judge.prepare([jobs.job(HANG), jobs.job()]))
@@ -158,6 +157,7 @@ def test_a_reader_who_stops_early_leaves_no_work_behind(judge: WorkerEvaluator) 
     assert isinstance(verdict(judge, jobs.job()), Prepared)
 
 
+@pytest.mark.alone
 def test_timing_may_interrupt_preparing(judge: WorkerEvaluator) -> None:
     (ready,) = prepared(judge, jobs.job())
     results = judge.prepare([jobs.job(name=f"paused {i}") for i in range(4)])
@@ -167,6 +167,7 @@ def test_timing_may_interrupt_preparing(judge: WorkerEvaluator) -> None:
     assert len([first, *results]) == 4
 
 
+@pytest.mark.alone
 def test_a_kernel_is_timed_beside_pytorch_in_fresh_processes(judge: WorkerEvaluator) -> None:
     ready, library = prepared(judge, jobs.job(), jobs.library("mv"))
     arms = [Baseline(), ready, library]
@@ -179,6 +180,7 @@ def test_a_kernel_is_timed_beside_pytorch_in_fresh_processes(judge: WorkerEvalua
     assert 0 < found.median_ns < found.baseline_ns
 
 
+@pytest.mark.alone
 def test_weights_in_memory_are_timed_on_copies_that_no_cache_holds(judge: WorkerEvaluator) -> None:
     (ready,) = prepared(judge, jobs.job(hidden=512, rows=1024))
     arms = [Baseline(), ready]
@@ -192,6 +194,7 @@ def test_weights_in_memory_are_timed_on_copies_that_no_cache_holds(judge: Worker
 ARMED = 'if (rank == 0 && access("{}", F_OK) == 0) {{ {} }} right(a, rank, size);'
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("deed", "kind"), [("std::abort();", Crashed), (HANG, TimedOut)])
 def test_an_arm_that_dies_while_it_is_timed_is_named_and_the_others_are_timed(
     tmp_path: Path, deed: str, kind: type[Verdict]
@@ -282,6 +285,7 @@ def _lives(pid: int) -> bool:
     return state != "Z"
 
 
+@pytest.mark.alone
 def test_workers_in_stock_are_used_once_each_and_not_when_they_died(judge: WorkerEvaluator) -> None:
     pool = judge._pool
     pool.stock(3)

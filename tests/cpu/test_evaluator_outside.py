@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ from agentcompile.ir.trial import Crashed, Disturbed, Incorrect, TimedOut, Verdi
 from agentcompile.measure import Timing
 from tests.cpu import jobs
 
-pytestmark = pytest.mark.alone
-
-LIMITS = Limits(build_s=30.0, validate_s=3.0, measure_s=20.0, per_gigabyte_s=20.0)
+LIMITS = Limits(build_s=30.0, validate_s=10.0, measure_s=20.0, per_gigabyte_s=20.0)
+HASTY = replace(LIMITS, validate_s=3.0)
+"""For kernels that hang."""
 
 
 @pytest.fixture(scope="module")
@@ -43,10 +44,16 @@ def judge(store: Path) -> Iterator[WorkerEvaluator]:
         yield judge
 
 
-def made(store: Path, toolchain: Toolchain | None = None) -> WorkerEvaluator:
+@pytest.fixture(scope="module")
+def hasty(store: Path) -> Iterator[WorkerEvaluator]:
+    with made(store, limits=HASTY) as judge:
+        yield judge
+
+
+def made(store: Path, toolchain: Toolchain | None = None, limits: Limits = LIMITS) -> WorkerEvaluator:
     toolchain = toolchain or find_toolchain()
     return WorkerEvaluator(
-        jobs.target(), store=store, toolchain=toolchain, workers=1, limits=LIMITS, memory_bytes=2 << 30
+        jobs.target(), store=store, toolchain=toolchain, workers=1, limits=limits, memory_bytes=2 << 30
     )
 
 
@@ -76,9 +83,10 @@ def test_a_library_that_cannot_be_loaded_is_a_verdict_with_the_loaders_words(jud
     assert isinstance(verdict(judge, jobs.job()), Prepared)
 
 
-def test_a_constructor_that_does_not_end_has_timed_out(judge: WorkerEvaluator) -> None:
+@pytest.mark.alone
+def test_a_constructor_that_does_not_end_has_timed_out(hasty: WorkerEvaluator) -> None:
     loop = '__attribute__((constructor)) static void go() { for (;;) asm volatile(""); }'
-    assert isinstance(verdict(judge, jobs.job(before=loop, name="loop")), TimedOut)
+    assert isinstance(verdict(hasty, jobs.job(before=loop, name="loop")), TimedOut)
 
 
 def test_a_library_without_its_entry_is_a_verdict(judge: WorkerEvaluator) -> None:
@@ -220,13 +228,14 @@ def test_an_error_without_bounds_is_incorrect_with_its_check(judge: WorkerEvalua
     assert "element" in [check.name for check in found.report.checks if not check.ok]
 
 
-def test_the_limit_of_an_acceptance_is_for_each_of_its_launches(judge: WorkerEvaluator) -> None:
-    assert isinstance(verdict(judge, jobs.job()), Prepared)  # the worker has PyTorch by now
+@pytest.mark.alone
+def test_the_limit_of_an_acceptance_is_for_each_of_its_launches(hasty: WorkerEvaluator) -> None:
+    assert isinstance(verdict(hasty, jobs.job()), Prepared)  # the worker has PyTorch by now
     slow = jobs.job("if (rank == 0) usleep(5000); right(a, rank, size);")
     hangs = jobs.job('static int calls = 0; if (rank == 0 && ++calls > 300) for (;;) asm volatile(""); ' + jobs.RIGHT)
     begin = time.monotonic()
-    ((_, found),) = judge.prepare([slow], depth="accept")
+    ((_, found),) = hasty.prepare([slow], depth="accept")
     assert isinstance(found, Prepared), found
-    assert time.monotonic() - begin > LIMITS.validate_s
-    ((_, found),) = judge.prepare([hangs], depth="accept")
+    assert time.monotonic() - begin > HASTY.validate_s
+    ((_, found),) = hasty.prepare([hangs], depth="accept")
     assert isinstance(found, TimedOut), found

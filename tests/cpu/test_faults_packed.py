@@ -20,7 +20,7 @@ from agentcompile.options import Options
 from agentcompile.runs.session import RunDirectory
 from agentcompile.tuning.trial_database import disturbed
 from tests.cpu import flows
-from tests.cpu.courses import LIMIT_S, Course
+from tests.cpu.courses import Course
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ def moved(tmp_path_factory: pytest.TempPathFactory, course: Course) -> Moved:
         done = flows.verb(home, "runs", "unpack", file, *flags, "--json")
         assert done.code == 0, done.err
         assert json.loads(done.out)["warnings"] == []
-        resumed = flows.cli(home, "compile", "--resume", "--run-dir", run, limit_s=LIMIT_S)
+        resumed = flows.verb(home, "compile", "--resume", "--run-dir", run)
     finally:
         if strayed := course.root.exists():
             shutil.rmtree(course.root)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from agentcompile.replay.load import replay_lock
 from agentcompile.runs.session import RunDirectory
 from agentcompile.tuning.trial_database import disturbed
 from tests.cpu import flows
-from tests.cpu.conftest import BUDGET, CONTEXT, SAMPLE_CONTEXT
+from tests.cpu.conftest import BUDGET, CONTEXT, SECONDS
 from tests.cpu.courses import Course
 from tests.models.tiny import Stepper
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 Make = Callable[[str, str], Path]
 MODELS = [(name, dtype) for name in ("tiny-qwen3", "tiny-llama") for dtype in ("fp32", "bf16")]
-SECONDS = 20
-"""Of the sample's search and tuning: what it writes does not depend on how long it looked for something faster."""
 IDS = [int(i) for i in torch.randint(2, 500, (40,), generator=torch.Generator().manual_seed(7))]
 
 
@@ -47,12 +46,12 @@ def reference(home: Path, model: Path, lock: Path) -> Stepper:
 
 def test_the_command_line_turns_a_checkpoint_into_a_lock_and_a_finished_run(compiled: Course) -> None:
     assert {plan.phase for plan in read_lock(compiled.lock).plan} == {"decode", "prefill"}
-    status = flows.cli(compiled.home, "runs", "status", compiled.run, "--json")
+    status = flows.verb(compiled.home, "runs", "status", compiled.run, "--json")
     assert json.loads(status.out)["status"] == "finished"
 
 
 def test_a_compiled_lock_holds_in_another_process_without_drift(compiled: Course) -> None:
-    done = flows.cli(compiled.home, "replay", compiled.lock, "--locked", "--threads", flows.THREADS)
+    done = flows.verb(compiled.home, "replay", compiled.lock, "--locked", "--threads", flows.THREADS)
     assert done.code == 0, done.err
     assert "0 drifted fields" in done.out
 
@@ -63,6 +62,7 @@ def again(compiled: Course, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     out, events = tmp_path_factory.mktemp("again") / "a.lock.toml", list[Event]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AGENTCOMPILE_HOME", str(compiled.home))
+        patch.setenv("AGENTCOMPILE_SECONDS", str(SECONDS))
         agentcompile.compile(
             compiled.model, out=out, context=CONTEXT, threads=flows.THREADS, budget=BUDGET, emit=events.append
         )
@@ -82,9 +82,9 @@ def test_compile_and_load_of_the_library_give_the_tokens_of_the_captured_graph(
 def test_a_second_run_measures_nothing_that_the_database_knows(
     compiled: Course, again: tuple[Path, list[Event]]
 ) -> None:
-    """What others disturbed is not kept in the database, and may be measured again."""
+    """What others disturbed, or time cut short, is not kept in the database, and may be measured again."""
     before = [e.trial for e in RunDirectory.open(compiled.run).events() if isinstance(e, TrialFinished)]
-    known = {(trial.candidate.id, trial.fidelity) for trial in before if not disturbed(trial)}
+    known = {(trial.candidate.id, trial.fidelity) for trial in before if not (disturbed(trial) or trial.cut)}
     fresh = [e.trial for e in again[1] if isinstance(e, TrialFinished) and not e.trial.reused]
     assert {(trial.candidate.id, trial.fidelity) for trial in fresh} & known == set()
 
@@ -147,15 +147,16 @@ def test_a_step_of_library_calls_gives_the_tokens_of_the_captured_graph(
 
 @pytest.mark.alone
 def test_the_sample_compiles_and_its_lock_writes_what_eager_writes(
-    warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sampled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What it writes does not depend on how long the search looked for something faster."""
     lock = tmp_path / "sample.lock.toml"
     done = flows.cli(
-        warm, "compile", flows.SAMPLE, "--context", SAMPLE_CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET,
-        "--seconds", SECONDS, "--out", lock, limit_s=900,
+        sampled, "compile", flows.SAMPLE, "--context", flows.WALKED_CONTEXT, "--threads", flows.WALKED_THREADS,
+        "--budget", BUDGET, "--seconds", SECONDS, "--out", lock, limit_s=900,
     )  # fmt: skip
     assert done.code == 0, done.err
-    monkeypatch.setenv("AGENTCOMPILE_HOME", str(warm))
+    monkeypatch.setenv("AGENTCOMPILE_HOME", str(sampled))
     model = agentcompile.load(lock, model=flows.SAMPLE)
     prompt = "def add(a, b):\n    return"
     made = model.generate(prompt, max_new_tokens=24)
@@ -166,7 +167,7 @@ def test_the_sample_compiles_and_its_lock_writes_what_eager_writes(
     at = next((i for i, (a, b) in enumerate(zip(made.tokens, expected, strict=False)) if a != b), None)
     if at is not None:
         shared = [*ids, *expected[:at]]
-        stepper = reference(warm, flows.SAMPLE, lock)
+        stepper = reference(sampled, flows.SAMPLE, lock)
         theirs = stepper.logits(torch.tensor(shared), ())[len(shared) - 1].float()
         assert flows.mutual(model.logits(shared)[-1], theirs)
 
@@ -179,12 +180,14 @@ def test_a_lock_finds_its_model_by_the_way_from_the_lock(compiled: Course) -> No
 
 def test_replay_and_generate_need_no_network_and_no_adviser(compiled: Course, planted: Make, warm: Path) -> None:
     guarded = {"PYTHONPATH": str(flows.NO_NETWORK)}
-    done = flows.cli(compiled.home, "replay", compiled.lock, "--threads", flows.THREADS, env=guarded)
+    threads = ("--threads", flows.THREADS)
+    asked = ("--model", flows.SAMPLE, *threads, "--prompt", "def f(", "--max-new-tokens", 4)
+    generate = ("generate", planted("sample", "bf16"), *asked)
+    with ThreadPoolExecutor(2) as both:  # neither has a clock
+        replayed = both.submit(flows.cli, compiled.home, "replay", compiled.lock, *threads, env=guarded)
+        made = both.submit(flows.cli, warm, *generate, env=guarded)
+        done, written = replayed.result(), made.result()
     assert done.code == 0, done.err
-    model = ("--model", flows.SAMPLE, "--threads", flows.THREADS)
-    written = flows.cli(
-        warm, "generate", planted("sample", "bf16"), *model, "--prompt", "def f(", "--max-new-tokens", 4, env=guarded
-    )
     assert written.code == 0, written.err
     assert written.out.startswith("def f(")
 

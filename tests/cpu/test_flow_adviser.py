@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from agentcompile.ir.trial import Measured
 from agentcompile.lockfile.files import read_lock
 from agentcompile.runs.session import RunDirectory
 from tests.cpu import flows
-from tests.cpu.conftest import BUDGET, CONTEXT
+from tests.cpu.conftest import BUDGET, CONTEXT, SECONDS
 from tests.cpu.courses import Leg, leg
 from tests.unit.loopback import Play, Server, completion, serving
 
@@ -76,9 +77,9 @@ def asked(
     run, lock, model = root / "run", root / "agentcompile.lock.toml", checkpoint("tiny-qwen3", "fp32")
     with pytest.MonkeyPatch.context() as patch, serving(Play(after_s=60)) as server:
         patch.setenv(VARIABLE, KEY)
-        flags = ("--context", CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET, "--advisor-calls", CALLS)
+        flags = ("--context", CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET, "--seconds", SECONDS)
         start = ("compile", model, *flags, "--advisor", f"openai:loop@{server.url}", "--advisor-key", VARIABLE)
-        more = ("--advisor-tokens", 10**6, "--out", lock, "--run-dir", run)
+        more = ("--advisor-calls", CALLS, "--advisor-tokens", 10**6, "--out", lock, "--run-dir", run)
         first = leg(warm, [*start, *more], run, "trial-finished", TRIED, signal.SIGKILL)
         server.script, early = [advice], len(server.requests)
         booked = RunDirectory.open(run).state().spent.calls
@@ -203,13 +204,19 @@ def test_the_lock_names_its_exchanges_and_holds_without_them(asked: Asked) -> No
 
 def test_two_replays_of_one_cassette_say_the_same_with_sockets_closed(asked: Asked, tmp_path: Path) -> None:
     arguments = ("advise", asked.model, "--context", CONTEXT, "--threads", flows.THREADS, "--json")
+    env = {"PYTHONPATH": str(flows.NO_NETWORK)}
     said = []
-    for home in (asked.home, tmp_path):
-        env = {"PYTHONPATH": str(flows.NO_NETWORK)}
-        done = flows.cli(home, *arguments, "--advisor", f"replay:{asked.run / 'advice'}", env=env)
+
+    def advised(home: Path) -> flows.Ended:
+        return flows.cli(home, *arguments, "--advisor", f"replay:{asked.run / 'advice'}", env=env)
+
+    other = flows.captured(flows.measured(tmp_path, flows.CEILING), asked.model, CONTEXT)
+    with ThreadPoolExecutor(2) as both:  # neither has a clock
+        ended = list(both.map(advised, (asked.home, other)))
+    for done in ended:
         assert done.code == 0, done.err
         found = json.loads(done.out)
-        # What comes after the ranked candidates is the heuristic's, which looks at the rates that this home measured.
+        # What comes after the ranked candidates is the heuristic's, which looks at the rates that this home knows.
         advice = {region["region"]: region["advice"] for region in found["regions"]}
         said.append((found["asked"], found["exchanges"], found["missed"], advice))
     assert said[0] == said[1]

@@ -190,7 +190,6 @@ def test_what_a_person_took_goes_through_the_gate_and_the_step_is_timed_without_
     assert step.step_ns > 100 * STALE_NS
 
 
-@pytest.mark.alone
 def test_an_approved_kernel_that_makes_the_model_wrong_falls_back_all_the_same(
     warm: Path, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
@@ -202,7 +201,6 @@ def test_an_approved_kernel_that_makes_the_model_wrong_falls_back_all_the_same(
     assert step.step_ns > 100 * STALE_NS
 
 
-@pytest.mark.alone
 def test_the_right_choice_of_a_person_is_held_against_float32_too(
     warm: Path, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:

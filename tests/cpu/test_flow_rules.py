@@ -14,10 +14,13 @@ from agentcompile.lockfile.schema import Lock
 from agentcompile.runs.session import RunDirectory
 from agentcompile.tuning.trial_database import disturbed
 from tests.cpu import flows
-from tests.cpu.conftest import BUDGET, CONTEXT
+from tests.cpu.conftest import BUDGET, CONTEXT, SECONDS
 from tests.cpu.courses import Course
 
-SETTINGS: tuple[object, ...] = ("--context", CONTEXT, "--threads", flows.THREADS, "--budget", BUDGET)
+SETTINGS: tuple[object, ...] = (
+    *("--context", CONTEXT, "--threads", flows.THREADS),
+    *("--budget", BUDGET, "--seconds", SECONDS),
+)
 
 
 def compiled_by(rule: str, home: Path, model: Path, folder: Path) -> tuple[Lock, list[Event]]:
@@ -38,9 +41,9 @@ def test_times_alone_are_those_of_the_normal_compile_and_no_step_is_timed(compil
     assert all(event.plan.step_ns == 0 for event in events if isinstance(event, PlanAdmitted))
     kernels = {choice.region for plan in lock.plan for choice in plan.choices if choice.use == "kernel"}
     assert kernels == {row.region for row in lock.evidence.regions}
-    # What the normal compile measured is not measured again, unless others disturbed it.
+    # What the normal compile measured is not measured again, unless others disturbed it or time cut it short.
     before = [event.trial for event in trials(list(RunDirectory.open(compiled.run).events()))]
-    known = {(trial.candidate.id, trial.fidelity) for trial in before if not disturbed(trial)}
+    known = {(trial.candidate.id, trial.fidelity) for trial in before if not (disturbed(trial) or trial.cut)}
     fresh = [event.trial for event in trials(events) if not event.trial.reused]
     assert {(trial.candidate.id, trial.fidelity) for trial in fresh} & known == set()
 

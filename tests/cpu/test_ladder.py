@@ -20,6 +20,7 @@ import torch
 from agentcompile.bench.harness.partial import FIRST_COMPILE, read_partial
 from agentcompile.bench.harness.result import Case, Rung, SuiteResult, read_result
 from agentcompile.bench.ladder import insides
+from agentcompile.bench.ladder.climb import CONTEXT as LOCKED
 from agentcompile.bench.ladder.decoder import ByHand, Replayed
 from agentcompile.bench.ladder.rungs import RUNGS
 
@@ -31,11 +32,11 @@ from agentcompile.replay.open import open_lock
 from tests.cpu import flows
 from tests.cpu.flows import Ended
 
-pytestmark = pytest.mark.alone
-
 TINY = ("eager", "merged-projections", "no-python", "first-templates")
 """Of those whose locks need no search."""
-CODE = "import sys; from agentcompile.bench.ladder.recipe import run; sys.exit(run(sys.argv[1:], calm=lambda _: None))"
+CODE = flows.RATES_ONCE + (
+    "import sys; from agentcompile.bench.ladder.recipe import run; sys.exit(run(sys.argv[1:], calm=lambda _: None))"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +91,9 @@ def killed_at_its_first_lock(home: Path, words: list[object], log: Path) -> Ende
 
 
 @pytest.fixture(scope="module")
-def course(tmp_path_factory: pytest.TempPathFactory, warm: Path) -> Course:
+def course(tmp_path_factory: pytest.TempPathFactory, warm: Path, checkpoint: Callable[[str, str], Path]) -> Course:
     folder = tmp_path_factory.mktemp("ladder")
+    flows.captured(warm, checkpoint("tiny-qwen3", "bf16"), LOCKED)  # no process has to import Transformers for it
     cache, out = folder / "cache", folder / "ladder.json"
     words: list[object] = [
         *("tiny-qwen3", "--threads", flows.THREADS, "--rungs", ",".join(TINY), "--stored"),

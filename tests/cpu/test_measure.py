@@ -19,8 +19,6 @@ from agentcompile.measure.clock import interval, quantum_ns, settle, waited_ns
 from agentcompile.measure.residency import Need, Slots, rotation_bytes
 from tests.cpu import jobs
 
-pytestmark = pytest.mark.alone
-
 W = Need(name="w", numel=1000, dtype=torch.bfloat16, scale=0.05)
 N = Need(name="n", numel=7, dtype=torch.float32, scale=0.1, offset=1.0)
 
@@ -67,6 +65,7 @@ def test_memory_is_rotated_over_hundreds_of_megabytes_and_caches_over_what_only_
     assert rotation_bytes("cache", replace(target, cache_bytes=()), POLICY) == 0
 
 
+@pytest.mark.alone
 def test_the_clock_has_a_quantum_and_waiting_is_counted() -> None:
     assert 0 < quantum_ns() < 1_000_000
     before = waited_ns()
@@ -76,6 +75,7 @@ def test_the_clock_has_a_quantum_and_waiting_is_counted() -> None:
     assert timed.waited_ns >= 0
 
 
+@pytest.mark.alone
 def test_settling_waits_for_threads_that_run_and_not_forever() -> None:
     thread = threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"without the lock", b"", 10**6))
     thread.start()
@@ -97,6 +97,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]
         yield made
 
 
+@pytest.mark.alone
 def test_ceilings_of_this_machine_are_plausible(judge: WorkerEvaluator) -> None:
     found = judge.ceiling()
     assert 1e9 < found.dram_bytes_per_s < 2e12
@@ -104,6 +105,7 @@ def test_ceilings_of_this_machine_are_plausible(judge: WorkerEvaluator) -> None:
     assert 1e9 < found.flops_per_s < 1e15
 
 
+@pytest.mark.alone
 def test_the_harness_tests_itself_on_the_real_timer(judge: WorkerEvaluator) -> None:
     """Twice the work is told from its twin beside most neighbours; of 2 % a shared machine allows no such claim."""
     found = judge.selftest(trials=6, planted=1.0)

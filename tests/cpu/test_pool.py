@@ -32,7 +32,6 @@ def timed(judge: WorkerEvaluator, processes: int) -> list[int]:
     return [slot.worker.pid if slot.worker else 0 for slot in slots]
 
 
-@pytest.mark.alone
 def test_witnesses_of_a_device_are_kept_apart_from_the_search_and_replaced_when_they_die(
     judge: WorkerEvaluator,
 ) -> None:
@@ -52,7 +51,6 @@ def test_witnesses_of_a_device_are_kept_apart_from_the_search_and_replaced_when_
     assert same == first[1]
 
 
-@pytest.mark.alone
 def test_a_cpu_times_its_finalists_in_processes_of_their_own(judge: WorkerEvaluator) -> None:
     before = timed(judge, 1)
     after = timed(judge, 2)

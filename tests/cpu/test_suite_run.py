@@ -24,8 +24,6 @@ from tests.cpu import flows
 from tests.cpu.flows import Ended
 from tests.cpu.trials import Commands, setup
 
-pytestmark = pytest.mark.alone
-
 DISTURBED = "no round was undisturbed"
 """What an arm's row says where others kept the machine busy: no test may depend on an idle one."""
 KEYS = ["sample/chat-small/greedy", "sample/chat-small/sampled"]
@@ -60,9 +58,10 @@ class Course:
 def impatient(home: Path, *words: object) -> Ended:
     """Run `agentcompile bench` in a process of its own that does not wait for a machine without other work."""
     code = "import sys; from agentcompile.bench.suite.run import run; sys.exit(run(sys.argv[1:], calm=lambda _: None))"
+    code = flows.RATES_ONCE + code
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, words)], env=flows.environment(home), cwd=flows.ROOT,
-        capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=600, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return Ended(code=done.returncode, out=done.stdout, err=done.stderr)
 
