@@ -28,10 +28,14 @@ def draw(study: Study) -> tuple[bytes, str]:
     """
     import matplotlib
 
-    looks = {arm: Look(name=arm, colour=_COLOURS[at % len(_COLOURS)], hatch="") for at, arm in enumerate(study.arms)}
+    # Where the colours come round again lines are dashed; the legend has no lines, and hatches these.
+    looks = {
+        arm: Look(name=arm, colour=_COLOURS[at % len(_COLOURS)], hatch="//////" if at >= len(_COLOURS) else "")
+        for at, arm in enumerate(study.arms)
+    }
     title = "The best so far by evaluations, in recorded tuning spaces"
     dashed = f"{study.percents[0]:g} % slower than the optimum"
-    under = f"Median of {study.seeds} seeds, band: the middle half. Dashed: {dashed}."
+    under = f"Median of {study.seeds} seeds, band: the middle half. Dashed grey: {dashed}. Hatched: dashed lines."
     with matplotlib.rc_context(LOOK):  # type: ignore[arg-type] # its stubs list every key
         height = _PANEL_IN * len(study.spaces)
         figure, panels = sheet(title, under, height, len(study.spaces), legend=study.arms, looks=looks)
