@@ -26,11 +26,14 @@ from tests.cpu import flows
 
 pytestmark = pytest.mark.alone
 
-ASKED = [f"--context={flows.WALKED_CONTEXT}", "--budget=16", f"--threads={flows.WALKED_THREADS}"]
-"""The largest regions have a second candidate to choose, the others one: a search by itself is proved elsewhere."""
-PATIENCE_S = 600
-TYPED_S = 0.02
-"""Between the keys of a name."""
+ASKED = ["--context=64", "--budget=40", "--threads=1"]
+PATIENCE_S = 300
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data of both walks: what the first one measured, the second one need not."""
+    return tmp_path_factory.mktemp("home")
 
 
 class Walk:
@@ -53,8 +56,7 @@ class Walk:
 
     def goes_to(self, item: Item) -> None:
         """Select a region of the review by its name, in place of the filter before."""
-        self.terminal.press(f"/\x15{item.name}", pause_s=TYPED_S)
-        self.terminal.press("\r", pause_s=0.1)
+        self.terminal.press(f"/\x15{item.name}\r", pause_s=0.1)
 
     def decides(self, item: Item, keys: str, standing: str) -> None:
         """Press keys on a region, and see how it stands then."""
@@ -82,12 +84,12 @@ def choices(lock: Path) -> dict[str, LockChoice]:
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)], ids=["80x24", "160x48"])
 def test_a_checkpoint_is_compiled_decided_on_and_locked_by_keys_alone(
-    size: tuple[int, int], sampled: Path, repository: Path, tmp_path: Path
+    size: tuple[int, int], home: Path, repository: Path, tmp_path: Path
 ) -> None:
     model, lock = repository / "bench" / "models" / "sample", tmp_path / "walked.lock.toml"
     run = RunDirectory(tmp_path / "run")
     command = app(str(model), *ASKED, "--run-dir", str(run.path), "--out", str(lock))
-    with Terminal(command, columns=size[0], rows=size[1], env={"AGENTCOMPILE_HOME": str(sampled)}) as terminal:
+    with Terminal(command, columns=size[0], rows=size[1], env={"AGENTCOMPILE_HOME": str(home)}) as terminal:
         walk = Walk(terminal, run)
         terminal.until("running")
         walk.until("a trial", lambda state: state.counts.total > 0)
@@ -136,10 +138,9 @@ def test_a_checkpoint_is_compiled_decided_on_and_locked_by_keys_alone(
     assert (locked[rejected.region].use, locked[rejected.region].decided_by) == ("fallback", "human")
     assert locked[approved.region].approval == state.decisions[approved.region].approval != ""
 
-    threads = flows.WALKED_THREADS
-    replayed = flows.verb(sampled, "replay", lock, "--model", model, "--locked", "--threads", threads)
+    replayed = flows.cli(home, "replay", lock, "--model", model, "--locked", "--threads", 1)
     assert replayed.code == 0, replayed.err
-    settings = replace(flows.options(sampled, model, flows.WALKED_CONTEXT), threads=threads)
+    settings = replace(flows.options(home, model, 64), threads=1)
     kernels = {part.choice for plan in state.final for part in plan.parts if isinstance(part.choice, Kernel)}
     rebuilt = open_lock(lock, settings, locked=True)
     assert {job.source.digest for job in rebuilt.jobs} == {kernel.source for kernel in kernels}
