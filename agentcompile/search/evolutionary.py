@@ -52,19 +52,20 @@ class Evolutionary:
 
     def _offspring(self, ground: Ground, members: Sequence[int], tried: dict[int, float]) -> list[int]:
         """Return a batch of untried points; fewer when fewer are left."""
-        made: dict[int, None] = {}
+        made: list[int] = []
+        known = dict(tried)
         for _ in range(ground.batch):
             for _ in range(_ATTEMPTS):
                 child = self._child(ground, members)
-                if child is not None and child not in tried and child not in made:
-                    made.setdefault(child)
+                if child is not None and child not in known:
                     break
             else:
-                known = {**tried, **dict.fromkeys(made, FAILED)}
-                if (random := ground.fresh(known)) is None:
-                    break
-                made.setdefault(random)
-        return list(made)
+                child = ground.fresh(known)
+            if child is None:
+                break
+            known[child] = FAILED
+            made.append(child)
+        return made
 
     def _child(self, ground: Ground, members: Sequence[int]) -> int | None:
         """Return a point made of one or two members, or a random one; None where it would be illegal."""

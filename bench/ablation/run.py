@@ -2,7 +2,7 @@
 
 MODEL… --arms none,heuristic,random,replay:DIR compares advisers: every candidate of every hot region of the models is
 built, validated and timed once on this machine, all of a region beside one another, and the place of the fastest in
-each adviser's order is told. --judged takes the times of an earlier result.
+each adviser's order is reported. --judged takes the times of an earlier result.
 
 --space FILE --strategies "random;halving" compares search strategies: each searches each recorded space with each seed,
 and gets the recorded time or failure of what it proposes at once. Nothing is built or run, and no network is used. An

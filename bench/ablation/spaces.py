@@ -27,7 +27,7 @@ from agentcompile.system.plain_files import NotPlainError, read_plain
 from .documents import Failure, Fault, Point, points_of
 
 MOST_BYTES = 256 << 20
-"""The most bytes of a file, unless the reader is told otherwise."""
+"""The most bytes of a file, unless the caller sets another limit."""
 NEAR, NEARER = 5.0, 2.0
 """How much slower than the best, in percent, a point may be to count as near it."""
 
