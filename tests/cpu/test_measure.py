@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,6 +103,31 @@ def test_ceilings_of_this_machine_are_plausible(judge: WorkerEvaluator) -> None:
     assert 1e9 < found.dram_bytes_per_s < 2e12
     assert found.cache_bytes_per_s >= found.dram_bytes_per_s
     assert 1e9 < found.flops_per_s < 1e15
+
+
+@pytest.mark.alone
+def test_the_ceilings_are_no_lower_than_what_pytorch_reaches(judge: WorkerEvaluator) -> None:
+    """A probe that its compiler makes slow would let every fast kernel count as impossible."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(jobs.target().threads)
+    try:
+        a, near = torch.randn(512, 512), torch.randn(256, 4096)
+        products, sums = (per_second(lambda: a @ a), per_second(lambda: near.sum(dtype=torch.float32)))
+    finally:
+        torch.set_num_threads(threads)
+    found = [judge.ceiling() for _ in range(3)]
+    assert max(one.flops_per_s for one in found) > 0.75 * products * 2 * 512**3
+    assert max(one.cache_bytes_per_s for one in found) > 0.75 * sums * near.nbytes
+
+
+def per_second(work: Callable[[], torch.Tensor]) -> float:
+    """Return how often a second `work` was done in the best of many tries."""
+    took = []
+    for _ in range(200):
+        begin = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - begin)
+    return 1 / min(took)
 
 
 @pytest.mark.alone
