@@ -102,7 +102,7 @@ class TrialDatabase:
         if self._history is not None and candidate.id not in self._afresh:
             known = self._history.get(candidate.id, source, self._policy, fidelity, rounds)
             known = known or self._of_before(candidate, source, fidelity, rounds)
-            if known is not None:
+            if known is not None and not disturbed(known):
                 return known, False
         return None
 
@@ -154,10 +154,10 @@ class TrialDatabase:
 def disturbed(trial: Trial) -> bool:
     """Return whether a trial says nothing about its candidate because the machine was disturbed.
 
-    Its workers were killed from outside, contention took too many rounds, or it is inconclusive although its interval
-    is clear (the clock did not measure, or processes disagreed).
+    Its workers were killed from outside, contention took too many rounds, it is inconclusive although its interval is
+    clear (the clock did not measure, or processes disagreed), or it was faster than the machine was measured to be.
     """
-    if isinstance(trial.verdict, Disturbed):
+    if isinstance(trial.verdict, (Disturbed, Impossible)):
         return True
     if not isinstance(trial.verdict, Measured):
         return False

@@ -14,13 +14,13 @@ from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Evaluator
 from agentcompile.evaluation.time_budget import LEAST_S, Left, any_time
 from agentcompile.events import Emit, RoundsProgress, TrialFinished, TrialStarted
 from agentcompile.ir.advice import Advice
-from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Cancelled, Death, Incorrect, Measured, Rejected, Trial, Verdict
-from agentcompile.measure import POLICY, Timing, impossible, usual_ns, verdict_of
+from agentcompile.measure import POLICY, Timing, usual_ns, verdict_of
 from agentcompile.search import Budget, RegionStrategy, SearchTask
 from agentcompile.system.notes import Notes
 from agentcompile.tuning.baselines import BaselineTimes
+from agentcompile.tuning.floors import Floors
 from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.ranking import finalists
 from agentcompile.tuning.tasks import TuneTask, templates_of
@@ -28,8 +28,6 @@ from agentcompile.tuning.trial_database import TrialDatabase, disturbed, trial_o
 
 CONFIRMED = 3
 """The number of finalists of each layout that are timed again on fresh data."""
-RECHECKS = 3
-"""How often the machine's ceilings are measured again before a time is called impossible."""
 LOOKS = 3
 """How often a finalist may be timed while other processes disturb it; the significance level is corrected for it."""
 
@@ -61,7 +59,7 @@ class Tuner:
         self._prepared: dict[str, Prepared] = {}
         self._unfit: dict[str, Verdict] = {}
         """Verdicts by candidate id of those that failed while they were prepared ahead, until their trial is made."""
-        self._ceilings: list[Ceiling] = []
+        self._floors = Floors(evaluator)
 
     def prepare_first(self, tasks: Sequence[TuneTask]) -> None:
         """Build and validate in parallel the most promising candidate of each task, unless it has a trial.
@@ -256,7 +254,9 @@ class Tuner:
             return
         self._baselines.note(task.region.id, round(usual_ns(timing, 0)))
         failed: Mapping[int, Death | Cancelled | Incorrect] = dict(timing.failed)
-        nbytes, floor_ns = task.region.cost.bytes, self._floor_ns(task, timing)
+        templates = templates_of(task)
+        calls = (arm for arm, one in enumerate(ready, 1) if templates[one.job.candidate.template].language == "library")
+        nbytes, floor_ns = task.region.cost.bytes, self._floors.floor_ns(task, timing, {0, *calls})
         for arm, prepared in enumerate(ready, 1):
             verdict: Verdict
             if arm in failed:
@@ -264,19 +264,3 @@ class Tuner:
             else:
                 verdict = verdict_of(timing, arm, nbytes, floor_ns, prepared.report, claim, comparisons, rounds)
             yield trial_of(prepared.job, verdict, fidelity)
-
-    def _floor_ns(self, task: TuneTask, timing: Timing) -> float:
-        """Return the roofline floor in ns that times are compared with.
-
-        While the fastest time is impossibly far below it, the ceiling is measured again, `RECHECKS` times at most: on a
-        shared host the bandwidth that neighbours leave has been seen to double within a minute.
-        """
-        fastest = min((usual_ns(timing, arm) for arm in timing.live if arm > 0), default=task.floor_ns)
-        region, residency = task.region, task.residency
-        floor = min([task.floor_ns, *(region.floor_ns(ceiling, residency) for ceiling in self._ceilings)])
-        for _ in range(RECHECKS):
-            if not impossible(fastest, floor):
-                break
-            self._ceilings.append(self._evaluator.ceiling())
-            floor = min(floor, region.floor_ns(self._ceilings[-1], residency))
-        return floor

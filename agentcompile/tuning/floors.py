@@ -1,0 +1,44 @@
+"""Roofline floors that hold now: below one, a time is called impossible, and its kernel is not used."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from agentcompile.evaluation.evaluator import Evaluator
+from agentcompile.ir.target import Ceiling
+from agentcompile.measure import Timing, impossible, usual_ns
+from agentcompile.tuning.tasks import TuneTask
+
+RECHECKS = 3
+"""How often the machine's ceilings are measured again before a time is called impossible."""
+
+
+class Floors:
+    """The floors of one run; they fall when the machine turns out to be faster than it was measured to be."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        """Keep the `evaluator` that measures the machine's ceilings again."""
+        self._evaluator = evaluator
+        self._ceilings: list[Ceiling] = []
+
+    def floor_ns(self, task: TuneTask, timing: Timing, trusted: Collection[int]) -> float:
+        """Return the floor in ns that the times of a task's arms are compared with.
+
+        `trusted` arms run PyTorch's own code: what they take is possible, whatever the ceilings say. While the fastest
+        time of the others is impossibly far below the floor, the ceilings are measured again, `RECHECKS` times at
+        most: on a shared host the bandwidth that neighbours leave has been seen to double within a minute.
+        """
+        times = {arm: usual_ns(timing, arm) for arm in timing.live}
+        fastest = min((ns for arm, ns in times.items() if arm not in trusted), default=task.floor_ns)
+        reached = [ns for arm, ns in times.items() if arm in trusted]
+        floor = min([task.floor_ns, *reached, *(self._under(task, ceiling) for ceiling in self._ceilings)])
+        for _ in range(RECHECKS):
+            if not impossible(fastest, floor):
+                break
+            self._ceilings.append(self._evaluator.ceiling())
+            floor = min(floor, self._under(task, self._ceilings[-1]))
+        return floor
+
+    @staticmethod
+    def _under(task: TuneTask, ceiling: Ceiling) -> float:
+        return task.region.floor_ns(ceiling, task.residency)

@@ -1,0 +1,124 @@
+"""When a time is impossible: what PyTorch reaches and fresh ceilings move the floor, a kernel's own time does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import linear_region, rows_template, target
+
+from agentcompile.evaluation.machine import best
+from agentcompile.ir.advice import Advice
+from agentcompile.ir.target import Ceiling
+from agentcompile.ir.timing import Clock, Round, Samples, Timing
+from agentcompile.ir.trial import Impossible, Measured, Trial
+from agentcompile.measure import impossible
+from agentcompile.space import Space
+from agentcompile.tuning.floors import RECHECKS, Floors
+from agentcompile.tuning.machine_trials import MachineTrials
+from agentcompile.tuning.tasks import TuneTask
+from agentcompile.tuning.trial_database import TrialDatabase
+from tests.unit import runs
+
+RATES = Ceiling(dram_bytes_per_s=1e9, cache_bytes_per_s=1e9, flops_per_s=1e15)
+
+
+class Machine:
+    """Its rates are `times` those of `RATES` when they are measured again."""
+
+    def __init__(self, times: float) -> None:
+        self.times, self.asked = times, 0
+
+    def ceiling(self) -> Ceiling:
+        self.asked += 1
+        fast = RATES.cache_bytes_per_s * self.times
+        return replace(RATES, dram_bytes_per_s=fast, cache_bytes_per_s=fast)
+
+
+def task() -> TuneTask:
+    space = Space(linear_region(), [rows_template()], target())
+    floor = space.region.floor_ns(RATES, "dram")
+    return TuneTask(region=space.region, space=space, advice=Advice(label="none"), residency="dram", floor_ns=floor)
+
+
+def timing(*launches_ns: float) -> Timing:
+    many = 1000
+    once = Round(
+        intervals_ns=tuple((round(many * ns), round(many * ns)) for ns in launches_ns),
+        waited_ns=(0,) * len(launches_ns),
+    )
+    clock = Clock(quantum_ns=1, doubling=(2.0,) * len(launches_ns))
+    samples = Samples(batch=many, clock=clock, rounds=(once,) * 5)
+    live = tuple(range(len(launches_ns)))
+    return Timing(arms=tuple(map(str, live)), live=live, processes=(samples,), residency="dram")
+
+
+def floor_of(machine: Any, *launches_ns: float, trusted: frozenset[int] = frozenset({0})) -> float:
+    return Floors(machine).floor_ns(task(), timing(*launches_ns), trusted)
+
+
+def test_times_above_the_floor_measure_nothing_again() -> None:
+    machine, floor = Machine(1.0), task().floor_ns
+    assert floor_of(machine, 9 * floor, floor, 2 * floor) == floor
+    assert machine.asked == 0
+
+
+def test_a_kernel_far_below_the_floor_is_impossible_when_the_machine_is_no_faster() -> None:
+    machine, floor = Machine(1.0), task().floor_ns
+    assert impossible(floor / 2, floor_of(machine, 9 * floor, floor / 2))
+    assert machine.asked == RECHECKS
+
+
+def test_a_machine_that_is_faster_than_it_was_lets_its_kernels_be() -> None:
+    machine, floor = Machine(2.5), task().floor_ns
+    assert not impossible(floor / 2, floor_of(machine, 9 * floor, floor / 2))
+    assert machine.asked == 1
+
+
+@pytest.mark.parametrize("trusted", [0, 2])
+def test_what_pytorch_reaches_is_possible_for_a_kernel_too(trusted: int) -> None:
+    machine, floor = Machine(1.0), task().floor_ns
+    times = [9 * floor, 0.5 * floor, 9 * floor]
+    times[trusted] = 0.55 * floor
+    found = floor_of(machine, *times, trusted=frozenset({0, 2}))
+    assert found == pytest.approx(0.55 * floor, rel=0.01)
+    assert not impossible(times[1], found)
+    assert impossible(times[1] / 2, found), "yet not everything is"
+
+
+def test_a_rise_holds_for_the_tasks_after_it() -> None:
+    machine, floor = Machine(2.5), task().floor_ns
+    floors = Floors(machine)  # type: ignore[arg-type]
+    for _ in range(3):
+        assert not impossible(floor / 2, floors.floor_ns(task(), timing(9 * floor, floor / 2), {0}))
+    assert machine.asked == 1
+
+
+def test_the_best_of_several_measurements_counts() -> None:
+    other = Ceiling(dram_bytes_per_s=5e8, cache_bytes_per_s=3e9, flops_per_s=1e14, calm=False)
+    both = best([other, RATES])
+    assert both == Ceiling(dram_bytes_per_s=1e9, cache_bytes_per_s=3e9, flops_per_s=1e15)
+    assert not best([other]).calm
+
+
+def test_an_impossible_time_is_measured_again_by_the_next_run(tmp_path: Path) -> None:
+    real = runs.trial()
+    assert isinstance(real.verdict, Measured)
+    verdict = Impossible(report=real.verdict.report, measurement=real.verdict.measurement, floor_ns=100)
+    early = replace(real, verdict=verdict)
+    with MachineTrials(tmp_path / "history") as history:
+        database = TrialDatabase([], history, "p")
+        database.keep(early)
+        assert len(history) == 0
+        history.put(early, "p")  # as versions before this one did
+        assert known(TrialDatabase([], history, "p"), early) is None
+        assert known(TrialDatabase([early], history, "p"), early) is None
+        database.keep(real)
+        assert known(TrialDatabase([], history, "p"), real) == replace(real, reused=True)
+
+
+def known(database: TrialDatabase, trial: Trial) -> Trial | None:
+    found = database.known(trial.candidate, trial.source, trial.fidelity, 1)
+    return found[0] if found else None
