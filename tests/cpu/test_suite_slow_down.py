@@ -26,6 +26,8 @@ WORKED = {"base": 1.0, "twin": 1.0, "slow": 1.03}
 PLANTED = "base=slow:0.03"
 """The same work, and a wait that the suite itself adds."""
 TOKEN_S = 0.02 / 8
+NOISE = 0.001
+"""The standard deviation of one time, as a share of it."""
 ENGINE = """
 import random, time
 from agentcompile.bench.harness.channel import Generation, serve
@@ -33,7 +35,7 @@ class Fake:
     facts = {{"made up": True}}
     noise = random.Random({seed!r})
     def generate(self, ids, new):
-        times = [{work} * {token_s} * tokens * (1 + self.noise.gauss(0, 0.001)) for tokens in (1, new - 1)]
+        times = [{work} * {token_s} * tokens * (1 + self.noise.gauss(0, {noise})) for tokens in (1, new - 1)]
         return Generation([7] * new, *map(self.busy if {waits} else float, times))
     def busy(self, seconds):
         begin = time.perf_counter()
@@ -52,6 +54,7 @@ def ran(folder: Path, works: Mapping[str, float], *, waits: bool = False, seed: 
 
     def command(name: str, build: Build | None, made: Setup) -> list[str]:
         values = {"seed": f"{seed}{name}{next(started)}", "work": works.get(name, 1.0), "token_s": TOKEN_S}
+        values["noise"] = NOISE
         return [sys.executable, "-c", ENGINE.format(waits=waits, **values)]
 
     made = replace(setup(folder, Commands()), rounds=4, command=command)
@@ -124,8 +127,10 @@ def test_the_slow_down_is_in_the_speed_up_of_the_case(simulated: SuiteResult) ->
     assert twin is not None
     assert slow.speedup is not None
     assert twin.speedup is not None
-    assert slow.speedup.low < 1 / 1.03 < slow.speedup.high < 0.99
-    assert twin.speedup.low < 1 < twin.speedup.high
+    # One interval in twenty misses what it estimates; none does so by as much as one time is noisy.
+    assert slow.speedup.low - NOISE < 1 / 1.03 < slow.speedup.high + NOISE < 0.99
+    assert twin.speedup.low - NOISE < 1 < twin.speedup.high + NOISE
+    assert max(slow.speedup.high - slow.speedup.low, twin.speedup.high - twin.speedup.low) < 4 * NOISE
 
 
 def test_a_run_that_became_slower_is_slower_than_the_run_before(tmp_path: Path, simulated: SuiteResult) -> None:
