@@ -20,7 +20,8 @@ from agentcompile.ir.codec import decode_bare as _decode_bare
 from agentcompile.ir.codec import encode as _encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.graph import Phase
-from agentcompile.ir.search_progress import SearchProgress as SearchProgress
+from agentcompile.ir.search_events import Proposed as Proposed
+from agentcompile.ir.search_events import SearchProgress as SearchProgress
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Param
 from agentcompile.ir.timing import Timing
@@ -363,11 +364,10 @@ class RunFinished(_Clean):
 
 
 Event = (
-    RunStarted | StageStarted | StageFinished | GraphCaptured | RegionFound | BoundaryFound | SpaceBounded
+    RunStarted | StageStarted | StageFinished | GraphCaptured | RegionFound | BoundaryFound | SpaceBounded | Decided
     | Advised | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten | DriftFound
-    | Warned | Decided | Undone | CandidateAsked | Steered | ReviewOpened | RunFailed | RunFinished
+    | Warned | Undone | CandidateAsked | Steered | ReviewOpened | RunFailed | RunFinished | SearchProgress | Proposed
     | AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled | Watched | StepsTimed | ModelChecked
-    | SearchProgress
 )  # fmt: skip
 Emit = Callable[[Event], None]
 """The function by which the flow reports an event; it is passed down, never global."""

@@ -60,6 +60,11 @@ def detail(scene: Scene, view: View, number: str, width: int, ink: Ink) -> list[
     return head + [line((piece, one.style)) for piece in ink.wrap(one.text, width)]
 
 
+def _captured(event: e.GraphCaptured) -> str:
+    unknown = f"; PyTorch runs {', '.join(event.unknown)}" if event.unknown else ""
+    return f"{event.phase}: {event.operators} operators{unknown}"
+
+
 def said(event: e.Event) -> tuple[str, Span] | None:
     """Return an event's line of the log: where it comes from and its text; None for mere progress."""
     match event:
@@ -70,8 +75,7 @@ def said(event: e.Event) -> tuple[str, Span] | None:
         case e.StageFinished():
             return event.stage, (f"{event.seconds:.1f} s  {event.detail}", "")
         case e.GraphCaptured():
-            unknown = f"; PyTorch runs {', '.join(event.unknown)}" if event.unknown else ""
-            return "capture", (f"{event.phase}: {event.operators} operators{unknown}", "")
+            return "capture", (_captured(event), "")
         case e.RegionFound():
             text = f"{event.name}: {event.sites} sites, {event.share:.1%}, floor {duration(event.floor_ns)}"
             return "region", (text, "dim")
@@ -135,6 +139,8 @@ def said(event: e.Event) -> tuple[str, Span] | None:
             )
         case e.RunFinished():
             return "run", (f"finished after {event.seconds:.0f} s  {event.detail}", "good")
+        case e.Proposed():
+            return "search", (f"{event.region[:6]}: {event.strategy} proposed {len(event.nodes)} candidates", "dim")
         case e.TrialStarted() | e.RoundsProgress() | e.SearchProgress():
             return None
     assert_never(event)

@@ -29,6 +29,7 @@ from agentcompile.events import (
     LockWritten,
     ModelChecked,
     PlanAdmitted,
+    Proposed,
     RegionFound,
     ReviewOpened,
     RoundsProgress,
@@ -47,7 +48,7 @@ from agentcompile.events import (
     Watched,
 )
 from agentcompile.ir.advice import Claim, Usage
-from agentcompile.ir.search_progress import SearchProgress
+from agentcompile.ir.search_events import SearchProgress
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.timing import Timing
@@ -196,6 +197,9 @@ def apply(state: State, event: Event) -> State:
             one = (event.candidate, event.label)
             under_way = (*(other for other in (row.under_way if row else ()) if other != one), one)
             return _update(state, event.region, to="searching", running=event.label, under_way=under_way, rounds=(0, 0))
+        case Proposed():
+            row = state.row(event.region)
+            return _update(state, event.region, proposed=(*(row.proposed if row else ()), event))
         case RoundsProgress():
             return _update(state, event.region, rounds=(event.done, event.total))
         case TrialFinished():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from agentcompile.events import FlowStage, Offer
+from agentcompile.events import FlowStage, Offer, Proposed
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.trial import Choice, Measured, Measurement, Trial
 
@@ -120,6 +120,8 @@ class RegionProgress:
     """Id and label of the candidates whose evaluation began and has not ended."""
     rounds: tuple[int, int] = (0, 0)
     counts: Counts = Counts()
+    proposed: tuple[Proposed, ...] = ()
+    """What the strategy proposed, in its order."""
     best: Best | None = None
     choice: Choice | None = None
     advice: Advice | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
-from agentcompile.ir.search_progress import SearchProgress
+from agentcompile.ir.search_events import SearchProgress
 from agentcompile.ir.trial import CONTENDED, NO_INTERVAL, Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
 from agentcompile.runs.progress import RegionProgress, State
 

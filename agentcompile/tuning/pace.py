@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from agentcompile.evaluation.time_budget import TimeBudget
 from agentcompile.events import Emit, Event, PlanAdmitted, StepsTimed, TrialFinished, Warned
-from agentcompile.ir.search_progress import SearchProgress
+from agentcompile.ir.search_events import SearchProgress
 from agentcompile.ir.trial import CONTENDED, Measured
 from agentcompile.measure import share_disturbed, usual_ns
 
