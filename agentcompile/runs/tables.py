@@ -11,6 +11,7 @@ from agentcompile.ir.digest import Json
 from agentcompile.ir.search_events import SearchProgress
 from agentcompile.ir.trial import CONTENDED, NO_INTERVAL, Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
 from agentcompile.runs.progress import RegionProgress, State
+from agentcompile.runs.rows import changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +149,7 @@ _FIELDS = {"regions": "rows", "plans": "final", "trials": "counts"}
 
 
 def state_json(state: State) -> dict[str, Json]:
-    """Return a run for programs: everything but the single trials."""
+    """Return a run for programs: everything but the single trials and what was proposed."""
     names = "status model target stages graphs boundaries regions plans lock drift warnings failure trials ui_hz"
-    return {name: encode(getattr(state, _FIELDS.get(name, name))) for name in names.split()}
+    found = {name: encode(getattr(state, _FIELDS.get(name, name))) for name in names.split()}
+    return {**found, "regions": [encode(changed(row, proposed=())) for row in state.rows]}

@@ -27,7 +27,7 @@ from . import peer, tables
 from .pool import Cell, curves
 from .simulate import Curve
 from .spaces import RecordedSpace, read_space
-from .study import FORMAT, KIND, Study, facts_of, overall_of, percents_of, standing_of
+from .study import FORMAT, Study, facts_of, overall_of, percents_of, standing_of
 
 _WRITE_S, _TELL_S = 1.0, 5.0
 """Seconds between two writes of the result, and between two lines of progress: what a line counts is on disk."""
@@ -212,13 +212,13 @@ def shown(path: Path) -> Study:
     return study
 
 
-def is_study(path: Path) -> bool:
-    """Return whether a file says that it is the result of a study; a file that cannot be read does not."""
+def kind_of(path: Path) -> str:
+    """Return the kind that a result file says it has; empty where it says none or cannot be read."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(found, dict) and found.get("kind") == KIND
+        return ""
+    return str(found.get("kind", "")) if isinstance(found, dict) else ""
 
 
 def read_study(path: Path) -> Study:

@@ -10,6 +10,10 @@ evaluation is a distinct candidate that was proposed, a failed one too. A FILE i
 results document (schema 1.0.0, as `agentcompile export` writes), each also as .gz, of at most 256 MB. A T4 document
 with several trials of a candidate counts the last one.
 
+MODEL… --strategies "halving;mcts@none" compares both in real compiles: every arm, a strategy and after @ an adviser
+(heuristic), compiles every model by the command line with every seed, in folders of its own, within --seconds and
+--budget, --seeds times (1); then the decode steps of a seed's locks are timed beside one another.
+
 --out FILE.json writes the result, a figure as FILE.png and FILE.svg, and for spaces FILE.csv and FILE.md as well. With
 spaces, FILE.json is written about every second, and the same command goes on from it after a stop: finished searches
 are taken over unless the space, the budget or the code of the strategies changed, and others in the file are replaced.
@@ -24,7 +28,8 @@ from pathlib import Path
 from agentcompile.errors import AgentCompileError
 from agentcompile.search import STRATEGIES
 
-from . import recorded
+from . import recorded, study
+from .compiles import KIND as COMPILES
 
 SEEDS, BUDGET = 15, 1000
 
@@ -36,16 +41,21 @@ def run(arguments: Sequence[str]) -> int:
         AgentCompileError: an argument is wrong, or what it names cannot be read, compared or written.
     """
     asked = _parser().parse_args(arguments)
-    if asked.show and recorded.is_study(asked.show[0]):
+    if asked.show and recorded.kind_of(asked.show[0]) == study.KIND:
         if len(asked.show) > 1 or asked.space:
             raise AgentCompileError("--show: one result of recorded spaces at a time", hint="name one file")
         return recorded.show(recorded.shown(asked.show[0]), asked.out, as_json=asked.json)
+    if asked.models and asked.strategies and not asked.space:
+        return _compile(asked, arguments)
     if not asked.space:
-        _refuse(asked, ("strategies", "peer", "seeds", "budget", "within", "jobs"), "needs --space FILE")
+        if asked.show and recorded.kind_of(asked.show[0]) == COMPILES:
+            return _show_compiles(asked)
+        names = ("strategies", "peer", "seeds", "budget", "within", "jobs", "seconds")
+        _refuse(asked, names, "needs --space FILE, or MODEL and --strategies")
         from . import advisers  # imports PyTorch
 
         return advisers.run(asked)
-    _refuse(asked, ("models", "arms", "judged", "context", "threads", "show"), "does not go with --space")
+    _refuse(asked, ("models", "arms", "judged", "context", "threads", "seconds", "show"), "does not go with --space")
     request = recorded.Request(
         spaces=tuple(asked.space),
         strategies=tuple(asked.strategies or ([] if asked.peer else STRATEGIES)),
@@ -58,6 +68,32 @@ def run(arguments: Sequence[str]) -> int:
         words=recorded.words(arguments),
     )
     return recorded.run(request, as_json=asked.json)
+
+
+def _compile(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
+    _refuse(asked, ("peer", "within", "jobs", "arms", "judged", "show"), "does not go with MODEL --strategies")
+    from . import compiling  # imports PyTorch
+
+    flags = ("context", "threads")
+    request = compiling.Request(
+        models=tuple(Path(model) for model in asked.models),
+        arms=compiling.arms_of(asked.strategies),
+        seeds=1 if asked.seeds is None else asked.seeds,
+        seconds=asked.seconds or 0,
+        trials=asked.budget or 0,
+        flags={name: getattr(asked, name) for name in flags if getattr(asked, name)},
+        out=asked.out,
+        words=recorded.words(arguments),
+    )
+    return compiling.run(request, as_json=asked.json)
+
+
+def _show_compiles(asked: argparse.Namespace) -> int:
+    if len(asked.show) > 1:
+        raise AgentCompileError("--show: one result of compiles at a time", hint="name one file")
+    from . import compiling
+
+    return compiling.show(compiling.read_compiles(asked.show[0]), asked.out, as_json=asked.json)
 
 
 def _refuse(asked: argparse.Namespace, names: Sequence[str], why: str) -> None:
@@ -84,7 +120,14 @@ def _parser() -> argparse.ArgumentParser:
     models.add_argument("--context", default=None, help="tokens that the cache holds")
     models.add_argument("--threads", default=None, help="worker threads; 0: one a physical core")
     models.add_argument("--judged", type=Path, nargs="+", default=[], metavar="FILE", help="take the times of results")
-    spaces = parser.add_argument_group("search strategies, on recorded spaces")
+    models.add_argument(
+        "--seconds",
+        type=int,
+        default=None,
+        metavar="S",
+        help="with --strategies: of each search and step tuning",
+    )
+    spaces = parser.add_argument_group("search strategies, on recorded spaces or with MODEL in real compiles")
     add = spaces.add_argument
     add("--space", type=Path, action="append", default=[], metavar="FILE", help="a recorded space; may be repeated")
     add(
