@@ -10,17 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from agentcompile.ir import codec as _codec
 from agentcompile.ir.advice import Advice, Claim, Proposal, Usage
 from agentcompile.ir.cleaning import TEXT_LIMIT as TEXT_LIMIT
 from agentcompile.ir.cleaning import Clean as _Clean
 from agentcompile.ir.cleaning import clean as clean
 from agentcompile.ir.cleaning import harmless as harmless
-from agentcompile.ir.codec import decode as _decode
-from agentcompile.ir.codec import decode_bare as _decode_bare
-from agentcompile.ir.codec import encode as _encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.graph import Phase
 from agentcompile.ir.search_events import Proposed as Proposed
+from agentcompile.ir.search_events import Remembered as Remembered
 from agentcompile.ir.search_events import SearchProgress as SearchProgress
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Param
@@ -365,9 +364,10 @@ class RunFinished(_Clean):
 
 Event = (
     RunStarted | StageStarted | StageFinished | GraphCaptured | RegionFound | BoundaryFound | SpaceBounded | Decided
-    | Advised | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten | DriftFound
-    | Warned | Undone | CandidateAsked | Steered | ReviewOpened | RunFailed | RunFinished | SearchProgress | Proposed
-    | AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled | Watched | StepsTimed | ModelChecked
+    | Advised | Remembered | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten
+    | DriftFound | Warned | Undone | CandidateAsked | Steered | ReviewOpened | RunFailed | RunFinished | SearchProgress
+    | Proposed | AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled | Watched | StepsTimed
+    | ModelChecked
 )  # fmt: skip
 Emit = Callable[[Event], None]
 """The function by which the flow reports an event; it is passed down, never global."""
@@ -387,7 +387,7 @@ def silent(event: Event) -> None:
 
 def encode(event: Event) -> Json:
     """Return an event as plain JSON."""
-    return _encode(event)
+    return _codec.encode(event)
 
 
 def decode(data: Json, *, clean: bool = False) -> Event:
@@ -396,5 +396,5 @@ def decode(data: Json, *, clean: bool = False) -> Event:
     Raises:
         CodecError: the data is not an event; the message names the first fault.
     """
-    event: Event = _decode_bare(Event, data, "event") if clean else _decode(Event, data, "event")
+    event: Event = _codec.decode_bare(Event, data, "event") if clean else _codec.decode(Event, data, "event")
     return event

@@ -57,12 +57,8 @@ class Setting:
 SETTINGS: tuple[Setting, ...] = (
     Setting(name="model", kind="model", about="a checkpoint directory in Hugging Face form, or preset:NAME"),
     Setting(name="target", kind="target", about="what to compile for: auto, cpu or cuda:N"),
-    Setting(
-        name="context", kind="int", least=1, most=1_048_576, about="tokens the cache holds; unset: 2,048 or the model's"
-    ),
-    Setting(
-        name="batch", kind="counts", least=1, most=8, about="sequences that decode steps hold, a plan each: 1,2,4,8"
-    ),
+    Setting(name="context", kind="int", least=1, most=1 << 20, about="tokens cached; unset: 2,048 or the model's"),
+    Setting(name="batch", kind="counts", least=1, most=8, about="sequences in a decode step, a plan each: 1,2,4,8"),
     Setting(name="threads", kind="int", most=1024, about="worker threads; 0: one a physical core"),
     Setting(
         name="advisor",
@@ -81,6 +77,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="advisor_seconds", kind="int", least=1, most=86_400, about="most seconds for all answers"),
     Setting(name="budget", kind="int", most=1_000_000, about="most trials of the search, for each batch size"),
     Setting(name="seconds", kind="int", most=1_000_000, about="most seconds of search and step tuning; 0: no limit"),
+    Setting(name="memory", kind="switch", about="whether findings of earlier runs on like regions order the search"),
     Setting(name="review", kind="switch", about="whether the lock waits for a person to decide on every region"),
     Setting(name="seed", kind="int", about="seed of inputs, rounds and ties"),
     Setting(name="out", kind="path", about="where the lock is written"),
@@ -120,6 +117,7 @@ class Options:
     advisor_seconds: int = 600
     budget: int = 160
     seconds: int = 900
+    memory: bool = True
     review: bool = False
     seed: int = 0
     out: str = "agentcompile.lock.toml"
@@ -146,6 +144,7 @@ class Options:
             *((",".join(map(str, self.batch)),) if self.batch != (1,) else ()),
             *((f"choose {self.choose}",) if self.choose != "admitted" else ()),
             *((f"strategy {self.strategy}",) if self.strategy != "halving" else ()),
+            *(() if self.memory else ("no memory",)),
         )
 
     @property

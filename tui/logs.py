@@ -60,6 +60,12 @@ def detail(scene: Scene, view: View, number: str, width: int, ink: Ink) -> list[
     return head + [line((piece, one.style)) for piece in ink.wrap(one.text, width)]
 
 
+def _searched(event: e.Proposed | e.Remembered) -> str:
+    if isinstance(event, e.Remembered):
+        return f"{event.region[:6]}: {len(event.memories)} findings of earlier runs on like regions"
+    return f"{event.region[:6]}: {event.strategy} proposed {len(event.nodes)} candidates"
+
+
 def _captured(event: e.GraphCaptured) -> str:
     unknown = f"; PyTorch runs {', '.join(event.unknown)}" if event.unknown else ""
     return f"{event.phase}: {event.operators} operators{unknown}"
@@ -139,8 +145,8 @@ def said(event: e.Event) -> tuple[str, Span] | None:
             )
         case e.RunFinished():
             return "run", (f"finished after {event.seconds:.0f} s  {event.detail}", "good")
-        case e.Proposed():
-            return "search", (f"{event.region[:6]}: {event.strategy} proposed {len(event.nodes)} candidates", "dim")
+        case e.Proposed() | e.Remembered():
+            return "search", (_searched(event), "dim")
         case e.TrialStarted() | e.RoundsProgress() | e.SearchProgress():
             return None
     assert_never(event)

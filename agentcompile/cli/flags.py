@@ -55,6 +55,10 @@ _TEXTS: tuple[tuple[str, str | None, str], ...] = (
 _SETTINGS: dict[str, object] = {
     "model": Annotated[str | None, typer.Argument(metavar="MODEL", help="A checkpoint directory, or preset:NAME.")],
     "run_dir": RunDir,
+    "memory": Annotated[
+        bool | None,
+        typer.Option("--memory/--no-memory", help="Begin with what was fast on like regions before."),
+    ],
     "review": Annotated[bool | None, typer.Option("--review/--no-review", help="Stop before the lock for a person.")],
     "templates": Annotated[
         list[str] | None, typer.Option("--templates", metavar="DIR", help="More templates; repeatable.")

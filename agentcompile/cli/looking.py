@@ -36,6 +36,10 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         screen.text(_why(row))
         if row.advice is not None:
             said(row, row.advice, screen)
+        for one in row.memories:
+            stale = ", with a text of the template that changed since" if one.stale else ""
+            speed = f" {one.speedup:.2f}×" if one.speedup else ""
+            screen.text(f"on a like region ({one.region[:6]}) {one.label} was {one.verdict}{speed}{stale}")
         for missed in state.unadvised if row.advice is None else ():
             if row.region in missed.regions:
                 screen.text(f"no advice: {missed.reason}")

@@ -51,6 +51,32 @@ class Proposed(Clean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Memory(Clean):
+    """What an earlier run on this machine found about the same point on a like region."""
+
+    candidate: str
+    """The id of the point's candidate here."""
+    label: str
+    region: str
+    """The id of the like region."""
+    verdict: str
+    """The verdict's kind."""
+    speedup: float = 0.0
+    """Over PyTorch there; 0 where it has no time."""
+    stale: bool = False
+    """Whether the template's text changed since, so that the finding may no longer hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered(Clean):
+    """Findings of earlier runs order the candidates of a region: fast ones come first, failed ones last."""
+
+    kind: Literal["remembered"] = "remembered"
+    region: str
+    memories: tuple[Memory, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SearchProgress(Clean):
     """The progress of search and step tuning; times are wall time of this run's searches."""
 

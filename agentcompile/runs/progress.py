@@ -31,6 +31,7 @@ from agentcompile.events import (
     PlanAdmitted,
     Proposed,
     RegionFound,
+    Remembered,
     ReviewOpened,
     RoundsProgress,
     RunFailed,
@@ -197,9 +198,8 @@ def apply(state: State, event: Event) -> State:
             one = (event.candidate, event.label)
             under_way = (*(other for other in (row.under_way if row else ()) if other != one), one)
             return _update(state, event.region, to="searching", running=event.label, under_way=under_way, rounds=(0, 0))
-        case Proposed():
-            row = state.row(event.region)
-            return _update(state, event.region, proposed=(*(row.proposed if row else ()), event))
+        case Proposed() | Remembered():
+            return _searching(state, event)
         case RoundsProgress():
             return _update(state, event.region, rounds=(event.done, event.total))
         case TrialFinished():
@@ -239,6 +239,13 @@ def apply(state: State, event: Event) -> State:
         case RunFinished():
             return changed(state, status="finished", finished=event, paused=False)
     assert_never(event)
+
+
+def _searching(state: State, event: Proposed | Remembered) -> State:
+    if isinstance(event, Remembered):
+        return _update(state, event.region, memories=event.memories)
+    row = state.row(event.region)
+    return _update(state, event.region, proposed=(*(row.proposed if row else ()), event))
 
 
 def _found_out(state: State, event: SearchProgress | StepsTimed | ModelChecked) -> State:

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 from agentcompile.events import FlowStage, Offer, Proposed
 from agentcompile.ir.advice import Advice
+from agentcompile.ir.search_events import Memory
 from agentcompile.ir.trial import Choice, Measured, Measurement, Trial
 
 RowState = Literal["found", "bounded", "advised", "searching", "chosen"]
@@ -122,6 +123,8 @@ class RegionProgress:
     counts: Counts = Counts()
     proposed: tuple[Proposed, ...] = ()
     """What the strategy proposed, in its order."""
+    memories: tuple[Memory, ...] = ()
+    """What earlier runs found on like regions."""
     best: Best | None = None
     choice: Choice | None = None
     advice: Advice | None = None

@@ -11,7 +11,7 @@ import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from pathlib import Path
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import canonical
+from agentcompile.ir.shape import Shape
 from agentcompile.ir.trial import Trial
 
 _VERSION = 2
@@ -26,6 +27,7 @@ _BUSY_S = 20.0
 _AGAIN_S = 0.01
 _TOGETHER = 500
 """Candidates of one query: SQLite before 3.32 (2020) takes at most 999 values."""
+_REGIONS = "create table if not exists region (id text primary key, shape text not null) without rowid"
 _SCHEMA = """
 create table if not exists trial (
     candidate text not null,
@@ -108,6 +110,36 @@ class MachineTrials:
             found += self._decoded(where, policy_digest, *some)
         return tuple(found)
 
+    def on_regions(self, regions: Collection[str], policy_digest: str) -> tuple[Trial, ...]:
+        """Return the trials under a policy on the regions of these ids, with `reused` set."""
+        found: list[Trial] = []
+        for at in range(0, len(regions), _TOGETHER):
+            some = sorted(regions)[at : at + _TOGETHER]
+            marks = ", ".join("?" * len(some))
+            where = f"policy = ? and json_extract(trial, '$.candidate.region') in ({marks}) order by candidate, rounds"
+            found += self._decoded(where, policy_digest, *some)
+        return tuple(found)
+
+    def shapes(self) -> dict[str, Shape]:
+        """Return the shapes of the regions that were noted, by region id; one that does not decode is left out."""
+        found: dict[str, Shape] = {}
+        with self._explained():
+            rows = self._db.execute("select id, shape from region").fetchall()
+        for id, text in rows:
+            with contextlib.suppress(CodecError, ValueError):
+                found[id] = decode(Shape, json.loads(text))
+        return found
+
+    def note_shapes(self, shapes: Mapping[str, Shape]) -> None:
+        """Write the shapes of regions by id, so that later runs find which regions are like theirs.
+
+        Raises:
+            AgentCompileError: the disk is full or the file is read-only (environment).
+        """
+        rows = [(id, canonical(encode(shape)).decode()) for id, shape in shapes.items()]
+        with self._explained(), self._db:
+            self._db.executemany("insert or ignore into region values (?, ?)", rows)
+
     def put(self, trial: Trial, policy_digest: str) -> None:
         """Write a trial, replacing an earlier one of the same key and length; it is on disk when this returns.
 
@@ -151,6 +183,8 @@ class MachineTrials:
                 with db:
                     db.execute(_SCHEMA)
                     db.execute(f"pragma user_version = {_VERSION}")
+            with db:  # files of earlier versions have none
+                db.execute(_REGIONS)
             if (said := db.execute("pragma quick_check(1)").fetchone()[0]) != "ok":
                 raise sqlite3.DatabaseError(str(said))
             db.execute("select candidate, source, policy, fidelity, rounds, trial from trial limit 1")

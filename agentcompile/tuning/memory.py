@@ -1,0 +1,121 @@
+"""What earlier runs on this machine found on like regions: points to try first, and points to try last.
+
+A region is like another when kind, phase and batch are the same and every extent is near (`Shape.distance`). What is
+taken over is only the order of candidates: each of them is built, checked and timed here as any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from agentcompile.events import Emit, Remembered
+from agentcompile.ir.advice import Advice
+from agentcompile.ir.region import Region
+from agentcompile.ir.search_events import Memory
+from agentcompile.ir.shape import Shape
+from agentcompile.ir.template import Candidate, ParamValue
+from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, Measured, TimedOut, Trial
+from agentcompile.tuning.machine_trials import MachineTrials
+from agentcompile.tuning.tasks import TuneTask
+
+WINNERS = 3
+"""Points that are tried first because they were fast on like regions, at most."""
+_LIKE = 4
+"""Like regions that are looked at, the nearest ones."""
+_TRAPS = (BuildFailed, Crashed, Incorrect, TimedOut)
+
+Point = tuple[str, tuple[tuple[str, ParamValue], ...]]
+"""A template's id, and the value of each parameter: the point of a space whatever the region."""
+
+
+def remembered(
+    tasks: Sequence[TuneTask], history: MachineTrials, policy: str, emit: Emit
+) -> Callable[[TuneTask, Advice], Advice]:
+    """Return a function that puts what is remembered about a task before an adviser's order, and traps behind it.
+
+    Only regions that are not among `tasks` count, so that a killed run remembers the same when it goes on: what it
+    found itself is reused as it is. The shapes of `tasks` are noted for later runs.
+    """
+    own = {task.region.id for task in tasks}
+    shapes = {id: shape for id, shape in history.shapes().items() if id not in own}
+    near = {task.region.id: _near(task.region, shapes) for task in tasks}
+    wanted = {id for found in near.values() for id in found}
+    trials: dict[str, list[Trial]] = {}
+    for trial in history.on_regions(wanted, policy):
+        trials.setdefault(trial.candidate.region, []).append(trial)
+    known: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {}
+    for task in tasks:
+        memories, known[task.region.id] = _of(task, near[task.region.id], trials)
+        if memories:
+            emit(Remembered(region=task.region.id, memories=memories))
+    history.note_shapes({task.region.id: Shape.of(task.region) for task in tasks})
+
+    def ordered(task: TuneTask, advice: Advice) -> Advice:
+        first, last = known.get(task.region.id, ((), frozenset[str]()))
+        if not first and not last:
+            return advice
+        rest = [one.id for one in advice.sorted(tuple(task.space)) if one.id not in first]
+        order = (*first, *(id for id in rest if id not in last), *(id for id in rest if id in last))
+        return replace(advice, order=order)
+
+    return ordered
+
+
+def forgetful(_: TuneTask, advice: Advice) -> Advice:
+    """Return an adviser's order as it is."""
+    return advice
+
+
+def _near(region: Region, shapes: Mapping[str, Shape]) -> list[str]:
+    shape = Shape.of(region)
+    found = sorted((distance, id) for id, other in shapes.items() if (distance := shape.distance(other)) < math.inf)
+    return [id for _, id in found[:_LIKE]]
+
+
+def _of(
+    task: TuneTask, near: Sequence[str], trials: Mapping[str, Sequence[Trial]]
+) -> tuple[tuple[Memory, ...], tuple[tuple[str, ...], frozenset[str]]]:
+    """Return what is remembered about a task, and the ids of the points to try first and of those to try last."""
+    points = {_point(candidate): candidate for candidate in task.space}
+    first: dict[str, Memory] = {}
+    last: dict[str, Memory] = {}
+    for region in near:
+        found = [trial for trial in trials.get(region, ()) if _point(trial.candidate) in points]
+        for trial in _fastest(found):
+            here = points[_point(trial.candidate)]
+            if len(first) < WINNERS and here.id not in first and here.id not in last:
+                first[here.id] = _memory(trial, here)
+        for trial in found:
+            here = points[_point(trial.candidate)]
+            if isinstance(trial.verdict, _TRAPS) and here.id not in first:
+                last.setdefault(here.id, _memory(trial, here))
+    return (*first.values(), *last.values()), (tuple(first), frozenset(last))
+
+
+def _fastest(trials: Iterable[Trial]) -> list[Trial]:
+    """Return the trials that were faster than PyTorch, the fastest first; of one candidate the confirmed trial."""
+    kept: dict[str, tuple[tuple[bool, float], Trial]] = {}
+    for trial in trials:
+        if isinstance(trial.verdict, Measured) and trial.verdict.measurement.comparison == "FASTER":
+            rank = (trial.fidelity == "confirm", trial.verdict.measurement.log_ratio)
+            if trial.candidate.id not in kept or rank > kept[trial.candidate.id][0]:
+                kept[trial.candidate.id] = (rank, trial)
+    return [trial for (_, _), trial in sorted(kept.values(), key=lambda one: -one[0][1])]
+
+
+def _memory(trial: Trial, here: Candidate) -> Memory:
+    verdict = trial.verdict
+    return Memory(
+        candidate=here.id,
+        label=here.label,
+        region=trial.candidate.region,
+        verdict=verdict.kind,
+        speedup=verdict.measurement.speedup if isinstance(verdict, Measured) else 0.0,
+        stale=trial.candidate.template_digest != here.template_digest,
+    )
+
+
+def _point(candidate: Candidate) -> Point:
+    return candidate.template, candidate.params
