@@ -43,6 +43,8 @@ class Advice:
 
     adviser: str
     note: str
+    head: tuple[str, ...] = ()
+    """Labels of the candidates that it would try first; a model's advice that comes later does not change them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
