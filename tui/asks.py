@@ -15,7 +15,7 @@ from agentcompile.ir.trial import Kernel
 from .decided import approval_of
 from .scene import Ask, Call, Scene, Send, Step, View, What
 from .screen import Act, Does, Group, ScreenSpec, called, key_of
-from .trials import latest, placed, region_of
+from .trials import SEVERAL, latest, placed, region_of
 
 WORKS = ("live", "paused")
 """The lives of a run that a compiler works on."""
@@ -35,7 +35,7 @@ def candidate_of(scene: Scene, view: View, screen: ScreenSpec) -> str:
     row = scene.state.row(region)
     if screen.lists == "candidates":
         key = key_of(scene, view, screen)
-        return key if key != "running" else _under_way(scene, region)
+        return _under_way(scene, region) if key == "running" else "" if SEVERAL in key else key
     runs = placed(scene.state).get(region, row.choice if row is not None else None)
     if isinstance(runs, Kernel):
         return runs.candidate.id

@@ -120,7 +120,8 @@ class Feed:
         self._first_ms = self._first_ms or record.at_ms
         self._last_ms = max(self._last_ms, record.at_ms)
         if isinstance(record.event, Advised):
-            self.advice[record.event.region] = Advice(adviser=record.event.adviser, note=record.event.note)
+            advised = record.event
+            self.advice[advised.region] = Advice(adviser=advised.adviser, note=advised.note, head=advised.head)
         if not isinstance(record.event, Watched):  # which comes at any time, and says nothing of the compiler
             self.timing = isinstance(record.event, (TrialStarted, RoundsProgress))
         if (line := said(record.event)) is not None:

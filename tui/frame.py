@@ -10,14 +10,10 @@ from .grid import table
 from .ink import BLANK, Ink, Line, Span, beside, line, shaped
 from .keys import Offer, footer, narrowed, offers
 from .scene import LEAST, Ask, Page, Palette, Pick, Scene, View
-from .screen import Screens, ScreenSpec, cursor, key_of, rows, shown
+from .screen import FOOT, HEAD, RULE, Screens, ScreenSpec, cursor, key_of, rows, shown, table_width, upper_height
 from .screens import SCREENS
 from .source import colours
 
-HEAD = 4
-"""Lines above the body: title, stages, modes, rule."""
-FOOT = 2
-"""Lines below it: what was said last, and the keys."""
 SAID = 3
 """Lines that what was said may take, at the cost of the body."""
 
@@ -51,7 +47,7 @@ def _note(scene: Scene, view: View, screen: ScreenSpec) -> str:
     notes = []
     if wanted := view.filter.get(screen.name):
         notes.append(f"filter: {wanted}")
-    sort, columns = view.sort.get(screen.name, -1), screen.columns(scene)
+    sort, columns = view.sort.get(screen.name, -1), screen.columns(scene, view)
     if 0 <= sort < len(columns):
         notes.append(f"by {columns[sort].head}")
     return " · ".join(notes)
@@ -154,8 +150,8 @@ def _page(page: Page, width: int, height: int, ink: Ink) -> list[Line]:
 def _body(
     scene: Scene, view: View, screen: ScreenSpec, width: int, height: int, ink: Ink, screens: Screens
 ) -> list[Line]:
-    right = screen.side + (width - 120) // 3
-    left = width - right - 3
+    left = table_width(view, screen.side)
+    right = width - left - RULE
     pair = next(
         ((one, two) for one in screens for two in screens if one.opens == two.name and screen in (one, two)), ()
     )
@@ -174,7 +170,7 @@ def _bench(
     scene: Scene, view: View, screen: ScreenSpec, pair: Sequence[ScreenSpec], width: int, height: int, ink: Ink
 ) -> list[Line]:
     upper, lower = pair
-    over = (height - 1) * 2 // 5 if screen is lower else (height - 1) // 2
+    over = upper_height(height, screen is lower)
     return [
         *shaped(_table(scene, view, upper, width, over, ink), width, over, ink),
         chrome.rule(width, ink),
@@ -189,7 +185,7 @@ def _table(
     head = screen.heading(scene, view, width - 2, ink)
     wanted = view.filter.get(screen.name, "")
     lines = table(
-        screen.columns(scene),
+        screen.columns(scene, view),
         found,
         width=width,
         height=height - len(head),

@@ -65,7 +65,7 @@ def _fact(name: str, value: str, scene: Scene) -> Entry:
     return Entry(key=name, cells=cells, order=tuple(text for text, _ in cells))
 
 
-def columns(scene: Scene) -> tuple[Column, ...]:
+def columns(scene: Scene, view: View) -> tuple[Column, ...]:
     """Return the columns that have something in them."""
     return COLUMNS if _compared(scene.replay) or _drifts(scene) else PLAIN
 

@@ -30,12 +30,14 @@ def moved(scene: Scene, view: View, screen: ScreenSpec, name: str) -> View:
             return replace(view, detail=view.detail or not view.wide, focus="detail", top=0)
         case "back" if view.detail or in_detail:
             return replace(view, detail=False, focus="table", top=0)
+        case "back" if view.search and screen.lists == "candidates" and not view.filter.get(screen.name):
+            return replace(view, search="", sort={**view.sort, screen.name: -1})
         case "back":
             return replace(view, filter={**view.filter, screen.name: ""})
         case "focus":
             return replace(view, focus="table" if in_detail else "detail", detail=view.detail or not view.wide)
         case "sort" | "sort-back":
-            count = len(screen.columns(scene)) + 1
+            count = len(screen.columns(scene, view)) + 1
             after = (view.sort.get(screen.name, -1) + 1 + (1 if name == "sort" else -1)) % count - 1
             return replace(view, sort={**view.sort, screen.name: after})
         case "next-undecided" | "previous-undecided":

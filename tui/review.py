@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from agentcompile.control.actions import action
+from agentcompile.ir.advice import Standing
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Fallback, Kernel, Measured, Measurement, Plan
 from agentcompile.runs.progress import State
@@ -16,7 +18,7 @@ from .decided import Change, changes
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line
 from .moving import UNDECIDED
-from .scene import BENCH, Pick, Scene, Step, View
+from .scene import BENCH, Advice, Pick, Scene, Step, View
 from .screen import ScreenSpec
 from .trials import brief, latest, measured, short, times, tone, trials_of
 
@@ -29,6 +31,11 @@ COLUMNS = (
     Column(head="saves", width=8, right=True, drop=2),
     Column(head="decision", width=11),
 )
+
+_SETTLED: tuple[tuple[Standing, str, Style], ...] = (("confirmed", "✓", "good"), ("refuted", "✗", "bad"))
+"""The standings of settled claims with their marks and styles."""
+_CLAIMS = 2
+"""Claims of one standing that are shown at most."""
 
 
 def entries(scene: Scene, view: View) -> list[Entry]:
@@ -123,6 +130,7 @@ def detail(scene: Scene, view: View, region: str, width: int, ink: Ink) -> list[
             facts.append(("because", f"{by}{': ' + reason if reason else ''}"))
         case Fallback(reason=reason):
             facts = [("keeps", "PyTorch, as captured"), ("because", reason)]
+    facts += _advice(change, scene.advice.get(region))
     if (m := change.measurement) is not None:
         facts.append(("time", f"{duration(m.median_ns)} beside {duration(m.baseline_ns)}"))
         facts.append(("ratio", (f"{times(m.speedup)} ± {m.half_width:.3f}", tone(m.speedup))))
@@ -131,6 +139,39 @@ def detail(scene: Scene, view: View, region: str, width: int, ink: Ink) -> list[
     lines += [line(), line(("Decision", "head")), line(change.decided.span)]
     lines += [line((piece, "dim")) for piece in ink.wrap(change.decided.detail, width)] if change.decided.detail else []
     return lines + _others(scene.state, change, width, ink)
+
+
+def _advice(change: Change, first: Advice | None) -> list[tuple[str, str | Span]]:
+    """Return what advice contributed to a choice: the candidate's place in it, and which of its claims were settled.
+
+    `first` is the advice that the run began with, the heuristic's in most cases; a model's may have come later.
+    """
+    model, choice = change.row.advice, change.choice
+    if first is None:
+        first = Advice(adviser="the adviser", note="", head=() if model is not None else change.row.head)
+    head = first.head if first.adviser != "none" else ()
+    names = [name for name, asked in ((model.label if model else "", model), (first.adviser, head)) if asked]
+    facts: list[tuple[str, str | Span]] = []
+    if isinstance(choice, Kernel):
+        places = [_place(choice.candidate.id, model.order, model.label)] if model is not None else []
+        places += [_place(choice.candidate.label, head, first.adviser)] if head else []
+        facts += [("advice", "; ".join(places))] if places else []
+    elif names:
+        facts.append(("advice", f"nothing that {' or '.join(names)} named runs here"))
+    for word, mark, style in _SETTLED:
+        claims = [claim.text for claim in (model.claims if model is not None else ()) if claim.standing == word]
+        if claims:
+            more = f"; … {len(claims) - _CLAIMS} more" if len(claims) > _CLAIMS else ""
+            facts.append(("claims", (f"{mark} {word}: {'; '.join(claims[:_CLAIMS])}{more}", style)))
+    return facts
+
+
+def _place(one: str, order: Sequence[str], who: str) -> str:
+    """Return the place of a candidate among those that an adviser named."""
+    if len(order) < 2:
+        return f"{who} named none" if not order else f"{'the' if one in order else 'not the'} one that {who} named"
+    place = f"number {order.index(one) + 1} of" if one in order else "not among"
+    return f"{place} the {len(order)} that {who} named first"
 
 
 def _others(state: State, change: Change, width: int, ink: Ink) -> list[Line]:
@@ -175,7 +216,7 @@ SCREEN = ScreenSpec(
     name="review",
     title="Review",
     about="the plan as a difference, to decide on",
-    columns=lambda scene: COLUMNS,
+    columns=lambda scene, view: COLUMNS,
     entries=entries,
     detail=detail,
     heading=heading,

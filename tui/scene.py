@@ -13,6 +13,8 @@ from .ink import Style
 
 Baseline = Literal["pytorch", "best", "first"]
 What = Literal["copy", "source", "diff", "lock-text", "resume", "write", "check", "replay", "leave", "stop", "theme"]
+Shown = Literal["", "fit", "whole"]
+"""What is shown of a search: nothing, as much as there is room for, or all of it."""
 BASELINES: tuple[Baseline, ...] = ("pytorch", "best", "first")
 LEAST = (60, 16)
 """Columns and rows below which nothing is shown."""
@@ -41,6 +43,8 @@ class Advice:
 
     adviser: str
     note: str
+    head: tuple[str, ...] = ()
+    """Labels of the candidates that it would try first; a model's advice that comes later does not change them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +144,8 @@ class View:
     """First line of the detail that is shown."""
     focus: Literal["table", "detail"] = "table"
     baseline: Baseline = "pytorch"
+    search: Shown = ""
+    """What Tune shows of the search in place of its candidates."""
     sort: Mapping[str, int] = field(default_factory=dict)
     filter: Mapping[str, str] = field(default_factory=dict)
     overlay: Overlay | None = None

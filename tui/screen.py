@@ -8,9 +8,16 @@ from typing import Literal
 
 from .grid import Column, Entry, cursor_of, picked
 from .ink import Ink, Line
-from .scene import Call, Scene, Step, View, What
+from .scene import WIDE, Call, Scene, Step, View, What
 
 EXPLAIN = "agentcompile explain REGION --run-dir RUN"
+SIDE = 44
+HEAD = 4
+"""Lines above the body: title, stages, modes, rule."""
+FOOT = 2
+"""Lines below it: what was said last, and the keys."""
+RULE = 3
+"""Columns of the line between a table and its detail."""
 Group = Literal["modes", "move", "decide", "run", "look", "app"]
 
 
@@ -46,7 +53,7 @@ class ScreenSpec:
     title: str
     about: str
     """One line of help on the screen."""
-    columns: Callable[[Scene], tuple[Column, ...]]
+    columns: Callable[[Scene, View], tuple[Column, ...]]
     entries: Callable[[Scene, View], list[Entry]]
     """Returns all rows of its table, which are filtered and sorted afterwards."""
     detail: Callable[[Scene, View, str, int, Ink], list[Line]]
@@ -64,7 +71,7 @@ class ScreenSpec:
     """The screen that `enter` leads to, and that shares the workbench of a large terminal with this one."""
     newest: bool = False
     """Whether the cursor follows the last entry until it is moved away from it."""
-    side: int = 44
+    side: int = SIDE
     """Columns of the detail pane on a terminal of 120 columns; the pane grows with the terminal."""
     headless: str = "agentcompile runs status RUN"
     """The command that shows the same; RUN, REGION and LOCK stand for values."""
@@ -76,6 +83,16 @@ Screens = tuple[ScreenSpec, ...]
 def shown(screens: Screens, view: View) -> ScreenSpec:
     """Return the screen that a person looks at."""
     return next(screen for screen in screens if screen.name == view.mode)
+
+
+def table_width(view: View, side: int = SIDE) -> int:
+    """Return the columns of a screen's table, beside which stand a rule and a detail pane on a wide terminal."""
+    return view.width - side - (view.width - WIDE) // 3 - RULE if view.wide else view.width
+
+
+def upper_height(height: int, lower_shown: bool) -> int:
+    """Return the lines of the upper table of a workbench of `height` lines; fewer where the lower one's screen is."""
+    return (height - 1) * 2 // 5 if lower_shown else (height - 1) // 2
 
 
 def rows(scene: Scene, view: View, screen: ScreenSpec) -> list[Entry]:

@@ -7,14 +7,26 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Choice, Impossible, Measured, Measurement, Trial
+from agentcompile.ir.trial import Choice, Impossible, Kernel, Measured, Measurement, Trial
 from agentcompile.runs.persistent import GrowingSequence
 from agentcompile.runs.progress import RegionProgress, State
 
-from .ink import Style
+from .ink import Span, Style
 from .scene import Scene, View
 
 T = TypeVar("T")
+_FAILED: dict[str, tuple[str, Style]] = {
+    "rejected": ("⊘ rejected", "bad"),
+    "build-failed": ("✗ not built", "bad"),
+    "incorrect": ("✗ incorrect", "bad"),
+    "crashed": ("✗ crashed", "bad"),
+    "timed-out": ("✗ timed out", "bad"),
+    "disturbed": ("▲ disturbed", "warn"),
+    "impossible": ("▲ too fast", "warn"),
+    "cancelled": ("‖ cancelled", "dim"),
+}
+SEVERAL = ":"
+"""In the keys of rows that stand for several candidates; the id of a candidate has none."""
 Placed = Mapping[str, Choice]
 """Region id to what the decode plans run there; empty before there is a plan."""
 
@@ -66,10 +78,11 @@ def region_of(scene: Scene, view: View) -> str:
 
 def trials_of(state: State, region: str) -> Sequence[Trial]:
     """Return a region's trials in the order they were made."""
-    return _in_region(state.trials, region)
+    return trials_in(state.trials, region)
 
 
-def _in_region(trials: GrowingSequence[Trial], region: str) -> Sequence[Trial]:
+def trials_in(trials: GrowingSequence[Trial], region: str) -> Sequence[Trial]:
+    """Return those of `trials` that are of a region, in the order they were made."""
     return trials.of(_region, region)
 
 
@@ -88,11 +101,22 @@ def latest(state: State, region: str) -> Mapping[str, Trial]:
 @functools.lru_cache(maxsize=4)
 def _latest(trials: Same[GrowingSequence[Trial]], region: str) -> Mapping[str, Trial]:
     found: dict[str, Trial] = {}
-    for trial in _in_region(trials.value, region):
+    for trial in trials_in(trials.value, region):
         old = found.get(trial.candidate.id)
         outranked = old is not None and old.fidelity == "confirm" and trial.fidelity == "search"
         found[trial.candidate.id] = old if old is not None and outranked else trial
     return found
+
+
+def state_of(trial: Trial, row: RegionProgress | None, runs: Choice | None) -> Span:
+    """Return a candidate's state as glyph and word; `runs` is what its region runs."""
+    if trial.verdict.kind != "measured":
+        return _FAILED[trial.verdict.kind]
+    if isinstance(runs, Kernel) and runs.candidate.id == trial.candidate.id:
+        return "● chosen", "good"
+    if row is not None and row.best is not None and row.best.candidate == trial.candidate.id:
+        return "▲ best", "good"
+    return ("✓ confirmed", "") if trial.fidelity == "confirm" else ("✓ measured", "")
 
 
 def measured(trial: Trial) -> Measurement | None:

@@ -14,7 +14,6 @@ from agentcompile.ir.trial import (
     Choice,
     Impossible,
     Incorrect,
-    Kernel,
     Measured,
     Measurement,
     Rejected,
@@ -24,6 +23,7 @@ from agentcompile.ir.trial import (
 from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.tables import duration
 
+from . import searching
 from .asks import APPROVE, CANCEL, DIFF, EDIT, OVERRIDE, REJECT, RERUN, SOURCE, UNDO
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, histogram, line, meter, spark
@@ -31,7 +31,8 @@ from .moving import UNDECIDED
 from .regions import claim
 from .scene import BASELINES, Baseline, Scene, Step, View
 from .screen import EXPLAIN, Act, ScreenSpec, key_of
-from .trials import Same, brief, latest, measured, placed, region_of, short, times, tone
+from .searching import SEARCH
+from .trials import SEVERAL, Same, brief, latest, measured, placed, region_of, short, state_of, times, tone
 
 COLUMNS = (
     Column(head="state", width=12),
@@ -54,16 +55,6 @@ FEW_ROUNDS = 10
 _NONE: Span = ("-", "dim")
 _NOTHING = (_NONE,) * 5
 """The numbers of a candidate that has none."""
-_FAILED: dict[str, tuple[str, Style]] = {
-    "rejected": ("⊘ rejected", "bad"),
-    "build-failed": ("✗ not built", "bad"),
-    "incorrect": ("✗ incorrect", "bad"),
-    "crashed": ("✗ crashed", "bad"),
-    "timed-out": ("✗ timed out", "bad"),
-    "disturbed": ("▲ disturbed", "warn"),
-    "impossible": ("▲ too fast", "warn"),
-    "cancelled": ("‖ cancelled", "dim"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +90,11 @@ def _finite(m: Measurement) -> float:
 def entries(scene: Scene, view: View) -> list[Entry]:
     """Return a region's candidates: what runs now first, then the fastest, then what failed.
 
-    Below the workbench's size the names of parameters are left out, which the detail has.
+    Below the workbench's size the names of parameters are left out, which the detail has. Where the search is wanted
+    they are what was proposed from what.
     """
+    if searching.shows(scene, view):
+        return searching.entries(scene, view)
     return list(_entries(Same(scene.state), region_of(scene, view), view.baseline, not view.bench))
 
 
@@ -153,17 +147,6 @@ def _entry(id: str, trial: Trial, to: Arm, row: RegionProgress | None, runs: Cho
     return Entry(key=id, cells=cells, order=order)
 
 
-def state_of(trial: Trial, row: RegionProgress | None, runs: Choice | None) -> Span:
-    """Return a candidate's state as glyph and word; `runs` is what its region runs."""
-    if trial.verdict.kind != "measured":
-        return _FAILED[trial.verdict.kind]
-    if isinstance(runs, Kernel) and runs.candidate.id == trial.candidate.id:
-        return "● chosen", "good"
-    if row is not None and row.best is not None and row.best.candidate == trial.candidate.id:
-        return "▲ best", "good"
-    return ("✓ confirmed", "") if trial.fidelity == "confirm" else ("✓ measured", "")
-
-
 def warning_of(trial: Trial) -> str:
     """Return what is doubtful about a time, and the remedy; empty when nothing is."""
     m = measured(trial)
@@ -185,6 +168,8 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
 
     The histogram is of the times of the candidate under the cursor; of all medians where there are no single times.
     """
+    if view.search:
+        return searching.heading(scene, view, width, ink)
     state, region, candidate = scene.state, region_of(scene, view), key_of(scene, view, SCREEN)
     row = state.row(region)
     if row is None:
@@ -209,10 +194,14 @@ def _bars(values: Sequence[float], width: int, ink: Ink) -> str:
 
 def detail(scene: Scene, view: View, candidate: str, width: int, ink: Ink) -> list[Line]:
     """Return one candidate in full: its parameters, its times, its checks, and the constraints of its template."""
+    if SEVERAL in candidate:
+        return searching.several(scene, view, candidate, width, ink)
     state, region = scene.state, region_of(scene, view)
     row = state.row(region)
     trial = latest(state, region).get(candidate)
     if row is None or trial is None:
+        if where := searching.proposal(scene, view, candidate, width, ink):
+            return [line(("It waits to be timed", "title")), *where]
         running = row.running if row else ""
         return [line((running or "No candidate yet", "title" if running else "dim"))]
     word, style = state_of(trial, row, placed(state).get(region, row.choice))
@@ -234,6 +223,7 @@ def detail(scene: Scene, view: View, candidate: str, width: int, ink: Ink) -> li
         lines += _times(m, row, width, ink)
     if warning := warning_of(trial):
         lines += [line(), *(line((piece, "warn")) for piece in ink.wrap(f"▲ {warning}", width))]
+    lines += searching.proposal(scene, view, candidate, width, ink)
     lines += _found(trial, width, ink)
     if scope := _worth(state, region, candidate):
         lines += [line(), line(("Constraints", "head"))]
@@ -320,12 +310,12 @@ SCREEN = ScreenSpec(
     name="tune",
     title="Tune",
     about="the candidates of one region",
-    columns=lambda scene: COLUMNS,
+    columns=lambda scene, view: searching.COLUMNS if searching.shows(scene, view) else COLUMNS,
     entries=entries,
     detail=detail,
     heading=heading,
-    keys=(*UNDECIDED, APPROVE, REJECT, OVERRIDE, EDIT, UNDO, CANCEL, RERUN, BASELINE, SOURCE, DIFF),
-    foot=("open", "override", "edit", "rerun", "baseline", "source"),
+    keys=(*UNDECIDED, APPROVE, REJECT, OVERRIDE, EDIT, UNDO, CANCEL, RERUN, BASELINE, SEARCH, SOURCE, DIFF),
+    foot=("open", "search", "override", "edit", "rerun", "baseline", "source"),
     empty="No candidate was tried in this region yet.",
     lists="candidates",
     headless=EXPLAIN,

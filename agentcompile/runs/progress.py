@@ -313,7 +313,7 @@ def _without(stages: tuple[StageRow, ...], stage: FlowStage) -> tuple[StageRow, 
 
 
 _SHOWN = ("region", "name", "regime", "sites", "flops", "bytes", "floor_ns", "share", "operators", "ports", "dims")
-_KEPT = ("state", "counts", "best", "choice", "head", "advice")
+_KEPT = ("state", "counts", "proposed", "best", "choice", "head", "advice")
 """Fields of a row that stay when a resumed run finds its region again."""
 
 

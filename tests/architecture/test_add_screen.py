@@ -37,7 +37,7 @@ NOTES = ScreenSpec(
     name="notes",
     title="Notes",
     about="what a person wrote down",
-    columns=lambda scene: (Column(head="region", width=30, grow=1), Column(head="size", width=10)),
+    columns=lambda scene, view: (Column(head="region", width=30, grow=1), Column(head="size", width=10)),
     entries=entries,
     detail=detail,
     keys=(Act("note", ("N",), "write something down", noted),),

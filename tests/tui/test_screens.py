@@ -14,6 +14,7 @@ from agentcompile.tui.ink import Ink, shaped
 from agentcompile.tui.locking import COLUMNS as LOCK_COMPARED
 from agentcompile.tui.scene import LEAST, Ask, Replay, Scene, View
 from agentcompile.tui.screens import SCREENS
+from agentcompile.tui.searching import COLUMNS as SEARCHED
 from recorded import BY_NAME, GOLDENS, run_directory, scene, text
 from rich.cells import cell_len
 
@@ -67,7 +68,7 @@ def test_every_line_is_exactly_as_wide_as_the_screen_and_the_last_one_names_help
     assert not ascii or all(line.plain.isascii() for line in lines)
 
 
-@pytest.mark.parametrize("columns", [*(screen.columns(Scene()) for screen in SCREENS), LOCK_COMPARED])
+@pytest.mark.parametrize("columns", [*(screen.columns(Scene(), View()) for screen in SCREENS), SEARCHED, LOCK_COMPARED])
 def test_every_table_has_room_for_the_columns_that_it_keeps(columns: tuple[Column, ...]) -> None:
     """Nothing that a person decides by is cut off at the right, down to the smallest screen."""
     for width in range(LEAST[0], 200):
@@ -75,6 +76,7 @@ def test_every_table_has_room_for_the_columns_that_it_keeps(columns: tuple[Colum
         assert sum(cells for _, cells in kept) + GAP * (len(kept) - 1) <= width - GAP, width
     assert {"state", "region", "best", "ratio"} <= _heads(regions.COLUMNS)
     assert {"state", "candidate", "median", "ratio"} <= _heads(tuning.COLUMNS)
+    assert {"state", "change", "visits", "ratio"} <= _heads(SEARCHED)
     assert {"plan", "region", "ratio", "decision"} <= _heads(review.COLUMNS)
 
 

@@ -11,6 +11,7 @@ from agentcompile.events import (
     ChoiceMade,
     DriftFound,
     PlanAdmitted,
+    Proposed,
     RoundsProgress,
     RunFailed,
     StageStarted,
@@ -18,6 +19,7 @@ from agentcompile.events import (
     TrialStarted,
     Warned,
 )
+from agentcompile.ir.search_events import Node
 from agentcompile.ir.trial import BuildFailed, Incorrect, Verdict
 from agentcompile.runs.progress import WARNINGS_KEPT, Counts, State, apply, fold
 
@@ -94,6 +96,12 @@ def test_a_resumed_run_keeps_trials_and_choices_and_finds_its_regions_again() ->
     assert after.trials == before.trials
     assert (after.rows[0].counts, after.rows[0].best) == (before.rows[0].counts, before.rows[0].best)
     assert after.rows[0].choice == KERNEL
+
+
+def test_a_resumed_run_keeps_what_was_proposed_for_a_region_that_it_finds_again() -> None:
+    nodes = (Node(candidate="c", origin="order"),)
+    proposals = [Proposed(region=REGION, strategy="halving", rounds=rounds, nodes=nodes) for rounds in (5, 10)]
+    assert fold([STARTED, FOUND, *proposals, STARTED, FOUND]).rows[0].proposed == tuple(proposals)
 
 
 def test_rounds_show_on_the_row_that_runs() -> None:
