@@ -7,7 +7,6 @@ was.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -57,7 +56,7 @@ def machine(question: Question) -> Json:
         "reads_from_last_cache_gb_per_s": _rounded(ceiling.cache_bytes_per_s / 1e9),
         "dense_gflop_per_s": _rounded(ceiling.flops_per_s / 1e9),
     }
-    if target.kind == "cuda":
+    if any(launch.grid for template in question.templates for launch in template.launches):
         facts["most_shared_bytes_a_block"] = most_shared_bytes(target.arch)
     return facts
 
@@ -205,6 +204,15 @@ def _sizes(template: Template, params: Params, question: Question) -> list[list[
     ]
 
 
+def _used(template: Template, candidate: Candidate, question: Question) -> Iterator[Json]:
+    """Yield the size of each launch, and the registers, static shared memory and spills that the assembler reported."""
+    reports = {one.entry: one for one in dict(question.resources).get(candidate.id, ())}
+    for launch, size in zip(template.launches, _sizes(template, candidate.params, question), strict=True):
+        yield from size
+        found = reports.get(launch.entry)
+        yield from (found.registers, found.shared_bytes, found.spill_bytes) if found is not None else (None,) * 3
+
+
 def _point(candidate: Candidate, asked: Asked) -> list[Json]:
     template = next(name for name, one in asked.templates.items() if one.id == candidate.template)
     return [template, *(_plain(value) for _, value in candidate.params)]
@@ -224,7 +232,7 @@ def _history(asked: Asked) -> dict[str, Json]:
         id: Json = ids.get(trial.candidate.id) or _point(trial.candidate, asked)
         told.append([id, *_result(trial, asked.question)])
         if any(launch.grid for launch in template.launches):
-            sizes.append([id, *itertools.chain(*_sizes(template, trial.candidate.params, asked.question))])
+            sizes.append([id, *_used(template, trial.candidate, asked.question)])
     counts: dict[str, Json] = {**Counter(trial.verdict.kind for trial in last.values())}
     found: dict[str, Json] = {"pytorch_us": _pytorch_us(last.values()), "trials": told, "trials_in_all": counts}
     return {**found, "launches_of_trials": sizes} if sizes else found

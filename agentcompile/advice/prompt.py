@@ -107,7 +107,8 @@ How to read it:
   compiler ran, "build-failed" gives the compiler's first error, "incorrect" the check that failed, with what was
   measured and what is allowed. pytorch_us is the time of the captured operators, null before the first measurement.
 - launches_at_defaults (on a GPU): [blocks, threads a block, bytes of dynamic shared memory a block] of each launch.
-  launches_of_trials: [candidate, the same numbers of its first launch, of its second, …].
+  launches_of_trials: [candidate, then of each launch the same numbers and, as the assembler reported them, registers a
+  thread, bytes of static shared memory a block and bytes spilled a thread, null where no report is kept].
 
 First find what limits the region: compare its floor with the times that were measured, its FLOP a byte with the
 machine's rates, and its working set with the caches. Think about where the bytes come from, how many threads share the

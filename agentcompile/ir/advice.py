@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentcompile.ir.region import Region
+from agentcompile.ir.resources import Resources
 from agentcompile.ir.search_events import Transformation
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Candidate, ParamValue, Template
@@ -29,6 +30,8 @@ class Question:
     """The space, in its order."""
     history: tuple[Trial, ...] = ()
     """Trials of these candidates so far; the last one of a candidate counts."""
+    resources: tuple[tuple[str, tuple[Resources, ...]], ...] = ()
+    """Candidate id with the assembler's report on each of its entries, for those of `history` that have one."""
 
     @property
     def floor_ns(self) -> float:

@@ -12,6 +12,7 @@ import pytest
 from agentcompile.advice.prompt import VERSION, prompt_of
 from agentcompile.ir.advice import Question
 from agentcompile.ir.region import Regime, Region
+from agentcompile.ir.resources import Resources
 from agentcompile.ir.target import Ceiling, Target
 from agentcompile.ir.template import Launch, Param, Template, Workspace
 from agentcompile.ir.trial import (
@@ -156,7 +157,9 @@ def asked_of(name: str) -> Question:
             return attention()
         case _:
             warps = about(fakes.linear_region(hidden=4096), WARPS, machine=GPU, ceiling=GPU_CEILING)
-            return tried(warps, 12.5, 9.6, *failed)
+            known = tried(warps, 12.5, 9.6, *failed)
+            report = Resources(entry="gemv", registers=96, shared_bytes=1024, spill_bytes=16)
+            return replace(known, resources=((warps.candidates[-1].id, (report,)),))
 
 
 def held(name: str, found: str) -> None:
