@@ -247,15 +247,15 @@ def _pytorch_us(trials: Iterable[Trial]) -> float | None:
 
 def _told(trials: Sequence[Trial]) -> Iterator[Trial]:
     """Yield the trials that are listed; of those that failed, one of each reason comes first."""
-    ran = [trial for trial in trials if isinstance(trial.verdict, Measured)]
-    ran.sort(key=_slowness)
+    ran = sorted((trial for trial in trials if isinstance(trial.verdict, Measured)), key=_slowness)
     failed = sorted((trial for trial in trials if not isinstance(trial.verdict, Measured)), key=_slowness)
-    reasons = {(trial.verdict.kind, reason(trial.verdict)): trial for trial in reversed(failed)}
-    first = [trial for trial in failed if any(trial is one for one in reasons.values())]
-    failed = [*first, *(trial for trial in failed if not any(trial is one for one in first))]
+    first: dict[tuple[str, str], Trial] = {}
+    for trial in failed:
+        first.setdefault((trial.verdict.kind, reason(trial.verdict)), trial)
+    again = [trial for trial in failed if first[trial.verdict.kind, reason(trial.verdict)] is not trial]
     room = min(len(failed), max(_FAILED, TOLD - len(ran)))
     yield from ran[: TOLD - room]
-    yield from failed[:room]
+    yield from (*first.values(), *again)[:room]
 
 
 def _slowness(trial: Trial) -> tuple[float, str]:
