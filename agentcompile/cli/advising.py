@@ -10,7 +10,7 @@ from agentcompile.advice.configure import Inquiry
 from agentcompile.cli.flow import REAL, Flow
 from agentcompile.cli.render import Reporter, Screen
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.advice import Advice
+from agentcompile.ir.advice import Advice, SequenceCounts
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.search_events import Transformation
@@ -66,6 +66,9 @@ def advise(
         elif row.head and not options.advisor.startswith(("openai:", "replay:")):
             screen.text(f"{row.name}: {options.advisor} would try first {'; '.join(row.head)}")
     _missed(state, screen)
+    counts = sum((row.advice.sequence_counts for row in state.rows if row.advice is not None), SequenceCounts())
+    if counts.total:
+        screen.text(f"sequences of all regions: {_shares(counts)}")
     rows: list[Json] = [
         {"region": row.region, "name": row.name, "head": [*row.head], "advice": encode(row.advice)}
         for row in state.rows
@@ -77,6 +80,7 @@ def advise(
             "asked": encode(state.spent),
             "exchanges": [*state.exchanges],
             "missed": encode(state.unadvised),
+            "sequences": encode(counts),
             "regions": rows,
         }
     )
@@ -103,8 +107,7 @@ def said(row: RegionProgress, advice: Advice, screen: Screen) -> None:
     for label, (_, why) in list(zip(row.head, advice.rationales, strict=False))[:_SHOWN]:
         screen.text(f"  first {label}: {why}")
     if advice.sequence_counts.total:
-        counts = advice.sequence_counts
-        screen.text(f"  sequences: {counts.full} legal, {counts.partial} in part, {counts.dropped} not")
+        screen.text(f"  sequences: {_shares(advice.sequence_counts)}")
     for sequence in advice.sequences[:_SHOWN]:
         steps = ", ".join(_step(step) for step in sequence.steps)
         screen.text(
@@ -118,6 +121,10 @@ def said(row: RegionProgress, advice: Advice, screen: Screen) -> None:
         screen.text(f"  refused {one.what} {one.text}: {one.reason}")
     if len(refused) > _SHOWN:
         screen.text(f"  {len(refused) - _SHOWN} more were refused; --json shows them")
+
+
+def _shares(counts: SequenceCounts) -> str:
+    return f"{counts.full} of {counts.total} legal, {counts.partial} in part, {counts.dropped} not"
 
 
 def _step(step: Transformation) -> str:

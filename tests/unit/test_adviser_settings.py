@@ -222,7 +222,8 @@ def test_advise_shows_what_was_said_taken_and_refused() -> None:
     assert "linear@aaaaaa: a-model says: a product (unverified)" in text
     assert "does-not-build" in text
     assert "  limited by reads from memory: 22 of 30 GB/s" in text
-    assert "  sequences: 0 legal, 1 in part, 2 not" in text
+    assert "  sequences: 0 of 3 legal, 1 in part, 2 not" in text
+    assert "sequences of all regions: 0 of 3 legal, 1 in part, 2 not" in text
     assert "  sequence template linear/rows, ROWS=4; then not in the domain: rows share the activation" in text
     assert "refused rank c99: no candidate of the region" in text
     assert "no advice about linear@aaaaaa: too late" in text
