@@ -161,7 +161,9 @@ def _advice(event: e.AdviserCalled | e.AdviserReplied | e.AdviceTaken | e.Advice
         case e.AdviceTaken():
             advice = event.advice
             refused = sum(not one.accepted for one in advice.proposals)
-            words = f"{len(advice.order)} ranked, {len(advice.claims)} claims, unverified; {refused} proposals refused"
+            some = f"{len(advice.sequences)} sequences, " if advice.sequences else ""
+            claims = f"{len(advice.claims)} claims, unverified"
+            words = f"{len(advice.order)} ranked, {some}{claims}; {refused} proposals refused"
             return f"{event.region[:6]}: {words}", ""
         case e.AdviceMissed():
             return f"no advice about {len(event.regions)} regions: {event.reason}", "warn"

@@ -13,10 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar, cast
 
+from agentcompile.advice.asked import Asked
 from agentcompile.advice.claims import ROWS, structural
-from agentcompile.advice.prompt import CLAIMED, HINTED, RANKED, RATIONALE, Asked, Prompt
+from agentcompile.advice.prompt import CLAIMED, HINTED, RANKED, RATIONALE, SEQUENCES, Prompt
+from agentcompile.advice.sequences import followed
 from agentcompile.events import clean
-from agentcompile.ir.advice import Advice, Claim, Hint, Proposal
+from agentcompile.ir.advice import Advice, AdvisedSequence, Claim, Diagnosis, Hint, Proposal, SequenceCounts
 from agentcompile.ir.codec import CodecError, decode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.template import ParamValue, Template
@@ -25,7 +27,7 @@ T = TypeVar("T")
 MOST_CHARACTERS = 400_000
 """Most characters of an answer; a longer text is refused as a whole."""
 DEEPEST = 12
-"""Most levels of nested lists and objects; a valid answer has six."""
+"""Most levels of nested lists and objects; a valid answer has seven."""
 _SHOWN = 120
 _FENCED = re.compile(r"^[ ]{0,3}```[a-zA-Z]*[ ]*\n(.*?)^[ ]{0,3}```[ ]*$", re.DOTALL | re.MULTILINE)
 
@@ -58,8 +60,16 @@ class _Hint:
     rationale: str
 
 
-SCHEMA_PARTS = ("label", "claims", "ranking", "hints", "risks")
-"""Keys of a region's item beside `region`, in the order in which they are read."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sequence:
+    """A sequence of an answer without its steps, which are read one by one."""
+
+    start: str
+    rationale: str
+
+
+SCHEMA_PARTS = ("diagnosis", "label", "claims", "ranking", "sequences", "hints", "risks")
+"""Keys of a region's item beside `region`. Answers to prompts before ``advise/2`` lack `diagnosis` and `sequences`."""
 
 
 class AnswerError(ValueError):
@@ -141,13 +151,16 @@ def read_answer(found: Json, prompt: Prompt, who: str) -> Reading:
 class _Reader:
     asked: Asked
     said: list[Proposal] = field(default_factory=list)
+    counts: SequenceCounts = field(default_factory=SequenceCounts)
 
     def read(self, item: dict[str, Json], who: str) -> Advice:
         for key in [key for key in item if key not in (*SCHEMA_PARTS, "region")][:RANKED]:
             self.said.append(_no("answer", _shown(key), "unknown key"))
+        diagnosis = self._diagnosis(item)
         label = self._label(item)
         claims = tuple(self._claims(item, "claims", semantic=True))
         ranked = tuple(self._ranked(item))
+        sequences = tuple(self._sequences(item))
         hints = tuple(self._hints(item))
         risks = tuple(self._claims(item, "risks", semantic=False))
         return Advice(
@@ -157,8 +170,23 @@ class _Reader:
             rationales=ranked,
             meaning=label,
             claims=(*claims, *risks),
+            diagnosis=diagnosis,
+            sequences=sequences,
+            sequence_counts=self.counts,
             proposals=tuple(self.said),
         )
+
+    def _diagnosis(self, item: dict[str, Json]) -> Diagnosis | None:
+        if "diagnosis" not in item:
+            return None
+        found = self._decoded(Diagnosis, item["diagnosis"], "diagnosis", "diagnosis", "")
+        if found is None:
+            return None
+        if reason := _too_long(found.limit) or _too_long(found.evidence):
+            self.said.append(_no("diagnosis", _shown(found.limit), reason))
+            return None
+        self.said.append(Proposal(what="diagnosis", text=_shown(found.limit), accepted=True))
+        return Diagnosis(limit=clean(found.limit, RATIONALE), evidence=clean(found.evidence, RATIONALE))
 
     def _label(self, item: dict[str, Json]) -> str:
         label = self._decoded(_Label, item.get("label"), "label", "label", "")
@@ -187,6 +215,38 @@ class _Reader:
                 seen.add(candidate.id)
                 self.said.append(Proposal(what="rank", text=candidate.label, accepted=True))
                 yield candidate.id, clean(ranked.rationale, RATIONALE)
+
+    def _sequences(self, item: dict[str, Json]) -> Iterator[AdvisedSequence]:
+        """Yield the legal beginnings of the sequences, and count how legal they are."""
+        for data in self._items(item, "sequences", SEQUENCES) if "sequences" in item else ():
+            found = self._sequence(data)
+            if found is None:
+                self.counts += SequenceCounts(dropped=1)
+                continue
+            self.counts += SequenceCounts(partial=1) if found.stopped else SequenceCounts(full=1)
+            text = _shown(f"from {found.start[:12]}: {', '.join(f'{s.name}={s.value}' for s in found.steps)}")
+            self.said.append(Proposal(what="sequence", text=text, accepted=True))
+            if found.stopped:
+                self.said.append(_no("sequence", f"step {len(found.steps) + 1} of it", found.stopped))
+            yield found
+
+    def _sequence(self, data: Json) -> AdvisedSequence | None:
+        """Return the legal beginning of one sequence; one without a legal step is refused."""
+        steps = data.get("steps") if isinstance(data, dict) else None
+        if not isinstance(data, dict) or not isinstance(steps, list):
+            self.said.append(_no("sequence", _shown(data), "no table with a list of steps"))
+            return None
+        rest = {key: value for key, value in data.items() if key != "steps"}
+        sequence = self._decoded(_Sequence, rest, "sequences", "sequence", _shown(data))
+        if sequence is None:
+            return None
+        found: AdvisedSequence | str = _too_long(sequence.rationale)
+        if not found:
+            found = followed(self.asked, sequence.start, steps, clean(sequence.rationale, RATIONALE))
+        if isinstance(found, str):
+            self.said.append(_no("sequence", _shown(data), found))
+            return None
+        return found
 
     def _hints(self, item: dict[str, Json]) -> Iterator[Hint]:
         seen: set[tuple[str, str]] = set()

@@ -59,9 +59,15 @@ def _moved(question: Question) -> int:
 
 
 def arranged(advice: Advice, base: Advice, candidates: Sequence[Candidate]) -> Advice:
-    """Return `advice` with an order of all `candidates`: its own ranking, then by its hints, ties as in `base`."""
+    """Return `advice` with an order of all `candidates`: its ranking, its sequences, its hints, ties as in `base`.
+
+    Of the sequences come first where they end, in their order, because that is what they were proposed for; then what
+    lies on the way, from the end backwards, because later points hold more of the proposed changes.
+    """
     own = {candidate.id for candidate in candidates}
-    named = [id for id in dict.fromkeys(advice.order) if id in own]
+    ends = [sequence.points[-1] for sequence in advice.sequences]
+    between = [id for sequence in advice.sequences for id in sequence.points[-2::-1]]
+    named = [id for id in dict.fromkeys((*advice.order, *ends, *between)) if id in own]
     ranked = set(named)
     hints = {(hint.template, hint.param): hint.values for hint in advice.hints}
     hinted = {template for template, _ in hints}

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from agentcompile.advice.answer import AnswerError, Reading, answer_of, read_answer
-from agentcompile.advice.prompt import Asked, Prompt
+from agentcompile.advice.asked import Asked
+from agentcompile.advice.prompt import Prompt
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.codec import CodecError, decode, encode

@@ -218,12 +218,18 @@ def answer_schema() -> dict[str, Json]:
     ranked = _object({"candidate": text, "rationale": text})
     value: Json = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
     hint = _object({"template": text, "param": text, "values": _list(value), "rationale": text})
+    name: Json = {"type": ["string", "null"]}
+    change: Json = {"type": "string", "enum": ["template", "parameter", "step"]}
+    steps = _list(_object({"change": change, "name": name, "value": value}))
+    # Servers write the keys in this order: the diagnosis comes first, because the rest follows from it.
     region = _object(
         {
             "region": text,
+            "diagnosis": _object({"limit": text, "evidence": text}),
             "label": label,
             "claims": _list(_claim(row.says for row in CLAIMS if row.topic == "semantic")),
             "ranking": _list(ranked),
+            "sequences": _list(_object({"start": text, "steps": steps, "rationale": text})),
             "hints": _list(hint),
             "risks": _list(_claim(row.says for row in CLAIMS if row.topic != "semantic")),
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,12 +13,16 @@ from agentcompile.build.prelude import prelude_flags
 from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain
 from agentcompile.build.triton import TRITON_FLAGS, compile_images, triton_version
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.digest import digest_bytes
+from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.digest import canonical, digest_bytes
+from agentcompile.ir.resources import Resources
 from agentcompile.ir.template import Language, Source
 from agentcompile.ir.trial import BuildFailed, Disturbed, TimedOut
 from agentcompile.system.cubins import pack
 from agentcompile.system.store import Store
 
+_RESOURCES = ".resources.json"
+"""Ending of the file with the assembler's report, beside the binary."""
 _RUNTIME = Path(__file__).resolve().parent.parent / "runtime"
 
 
@@ -79,8 +84,25 @@ def _compile_cuda(source: Source, store: Store, toolchain: Toolchain, limit_s: f
     built: Path | BuildFailed | None = store.get(key, ".cubin")
     if built is None:
         made = compile_cubin(source.text, source.flags)
-        built = made if isinstance(made, BuildFailed) else store.write(key, made.image, ".cubin")
+        if isinstance(made, BuildFailed):
+            return made
+        store.write(key, canonical([encode(one) for one in made.resources]), _RESOURCES)
+        built = store.write(key, made.image, ".cubin")
     return _binary(built)
+
+
+def resources_of(source: Source, store: Store, toolchain: str) -> tuple[Resources, ...]:
+    """Return what the assembler reported of each entry of a CUDA source when `store` got its binary.
+
+    The result is empty for other languages, and where no report is kept. `toolchain` is the name that a target holds.
+    """
+    if source.language != "cuda":
+        return ()
+    kept = store.get(binary_key(source.digest, toolchain, (*NVRTC_FLAGS, *source.flags)), _RESOURCES)
+    try:
+        return decode(tuple[Resources, ...], json.loads(kept.read_bytes())) if kept is not None else ()
+    except (OSError, ValueError, CodecError):  # pruned meanwhile, or damaged: it is only told to advisers
+        return ()
 
 
 def _compile_triton(source: Source, store: Store, toolchain: Toolchain, limit_s: float) -> _Built:

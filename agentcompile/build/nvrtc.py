@@ -14,6 +14,7 @@ from typing import Any
 
 from agentcompile.build.cxx import clean_log
 from agentcompile.build.toolchain import Toolchain
+from agentcompile.ir.resources import Resources
 from agentcompile.ir.trial import BuildFailed
 from agentcompile.system.bindings import checked, load
 
@@ -33,20 +34,6 @@ _NUMBERS = {
     "registers": re.compile(r"Used (\d+) registers"),
     "shared_bytes": re.compile(r"(\d+) bytes smem"),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """The resources of one entry, as the assembler reports them."""
-
-    entry: str
-    registers: int
-    """Registers per thread."""
-    shared_bytes: int = 0
-    """Static shared memory per block."""
-    spill_bytes: int = 0
-    """Bytes that are spilled to local memory, per thread."""
-    stack_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

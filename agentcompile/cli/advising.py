@@ -10,9 +10,10 @@ from agentcompile.advice.configure import Inquiry
 from agentcompile.cli.flow import REAL, Flow
 from agentcompile.cli.render import Reporter, Screen
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.advice import Advice
+from agentcompile.ir.advice import Advice, SequenceCounts
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
+from agentcompile.ir.search_events import Transformation
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options, resolve
 from agentcompile.runs.progress import RegionProgress, State
@@ -65,6 +66,9 @@ def advise(
         elif row.head and not options.advisor.startswith(("openai:", "replay:")):
             screen.text(f"{row.name}: {options.advisor} would try first {'; '.join(row.head)}")
     _missed(state, screen)
+    counts = sum((row.advice.sequence_counts for row in state.rows if row.advice is not None), SequenceCounts())
+    if counts.total:
+        screen.text(f"sequences of all regions: {_shares(counts)}")
     rows: list[Json] = [
         {"region": row.region, "name": row.name, "head": [*row.head], "advice": encode(row.advice)}
         for row in state.rows
@@ -76,6 +80,7 @@ def advise(
             "asked": encode(state.spent),
             "exchanges": [*state.exchanges],
             "missed": encode(state.unadvised),
+            "sequences": encode(counts),
             "regions": rows,
         }
     )
@@ -91,13 +96,23 @@ def _trials(options: Options, run: str) -> tuple[Trial, ...]:
 def said(row: RegionProgress, advice: Advice, screen: Screen) -> None:
     """Show what a model said about a region.
 
-    That is its label, its claims with their standing, the candidates that it would measure first, and what was refused.
+    That is its label, its diagnosis, its claims with their standing, the candidates that it would measure first, the
+    legal part of its sequences, and what was refused.
     """
     screen.text(f"{row.name}: {advice.label} says: {advice.meaning or 'nothing'} ({standing_of(advice.claims)})")
+    if advice.diagnosis is not None:
+        screen.text(f"  limited by {advice.diagnosis.limit}: {advice.diagnosis.evidence}")
     claims = [(one.topic, one.text, one.standing, one.because, one.rationale) for one in advice.claims]
     screen.table(Table(heads=("topic", "claim", "standing", "because", "said why"), rows=claims))
     for label, (_, why) in list(zip(row.head, advice.rationales, strict=False))[:_SHOWN]:
         screen.text(f"  first {label}: {why}")
+    if advice.sequence_counts.total:
+        screen.text(f"  sequences: {_shares(advice.sequence_counts)}")
+    for sequence in advice.sequences[:_SHOWN]:
+        steps = ", ".join(_step(step) for step in sequence.steps)
+        screen.text(
+            f"  sequence {steps}{f'; then {sequence.stopped}' if sequence.stopped else ''}: {sequence.rationale}"
+        )
     for hint in advice.hints[:_SHOWN]:
         values = ", ".join(str(value) for value in hint.values)
         screen.text(f"  hint {hint.template} {hint.param}: {values}: {hint.rationale}")
@@ -106,6 +121,14 @@ def said(row: RegionProgress, advice: Advice, screen: Screen) -> None:
         screen.text(f"  refused {one.what} {one.text}: {one.reason}")
     if len(refused) > _SHOWN:
         screen.text(f"  {len(refused) - _SHOWN} more were refused; --json shows them")
+
+
+def _shares(counts: SequenceCounts) -> str:
+    return f"{counts.full} of {counts.total} legal, {counts.partial} in part, {counts.dropped} not"
+
+
+def _step(step: Transformation) -> str:
+    return f"template {step.value}" if step.change == "template" else f"{step.name}={step.value}"
 
 
 def _missed(state: State, screen: Screen) -> None:

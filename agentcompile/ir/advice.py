@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentcompile.ir.region import Region
+from agentcompile.ir.resources import Resources
+from agentcompile.ir.search_events import Transformation
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Candidate, ParamValue, Template
 from agentcompile.ir.trial import Trial
@@ -28,6 +30,8 @@ class Question:
     """The space, in its order."""
     history: tuple[Trial, ...] = ()
     """Trials of these candidates so far; the last one of a candidate counts."""
+    resources: tuple[tuple[str, tuple[Resources, ...]], ...] = ()
+    """Candidate id with the assembler's report on each of its entries, for those of `history` that have one."""
 
     @property
     def floor_ns(self) -> float:
@@ -83,10 +87,55 @@ class Claim:
 class Proposal:
     """One item of an adviser's answer, and whether it was accepted; a refused one has its reason."""
 
-    what: Literal["label", "claim", "risk", "rank", "hint", "answer"]
+    what: Literal["diagnosis", "label", "claim", "risk", "rank", "sequence", "hint", "answer"]
     text: str
     accepted: bool
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What limits a region in an adviser's words; nothing depends on it."""
+
+    limit: str
+    evidence: str
+    """The numbers that show it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvisedSequence:
+    """The legal beginning of a sequence of transformations that an adviser proposed; it has at least one step."""
+
+    start: str
+    """Id of the candidate that the first step changes."""
+    steps: tuple[Transformation, ...]
+    points: tuple[str, ...]
+    """Id of the candidate after each step; every one is in the space."""
+    rationale: str = ""
+    stopped: str = ""
+    """Why the next step is illegal; empty when all steps are legal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceCounts:
+    """How legal an adviser's sequences were; the counts of several pieces of advice can be added."""
+
+    full: int = 0
+    """Sequences of which every step is legal."""
+    partial: int = 0
+    """Sequences of which only the first steps are legal, which are kept."""
+    dropped: int = 0
+    """Sequences without a legal first step, and items that are no sequence."""
+
+    @property
+    def total(self) -> int:
+        """The number of proposed sequences that were read."""
+        return self.full + self.partial + self.dropped
+
+    def __add__(self, other: SequenceCounts) -> SequenceCounts:
+        return SequenceCounts(
+            full=self.full + other.full, partial=self.partial + other.partial, dropped=self.dropped + other.dropped
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +186,10 @@ class Advice:
     meaning: str = ""
     """Region's semantic label in the adviser's words; `claims` say which parts of it were verified."""
     claims: tuple[Claim, ...] = ()
+    diagnosis: Diagnosis | None = None
+    """What limits the region; None when the adviser did not say."""
+    sequences: tuple[AdvisedSequence, ...] = ()
+    sequence_counts: SequenceCounts = SequenceCounts()
     proposals: tuple[Proposal, ...] = ()
     """Everything that was said about the region, accepted or refused."""
 

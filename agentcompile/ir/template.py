@@ -125,6 +125,17 @@ class Template:
         """Return the layout that this template wants for a port family."""
         return dict(self.layouts).get(family, "row-major")
 
+    def carried(self, params: Params) -> Params:
+        """Return this template's parameters with those values of `params` that its domains allow, else its defaults."""
+        have = dict(params)
+
+        def value_of(param: Param) -> ParamValue:
+            mine = have.get(param.name)
+            # A boolean or a number of another type equals a value of the domain without being it.
+            return next((one for one in param.domain if type(one) is type(mine) and one == mine), param.default)
+
+        return tuple((param.name, value_of(param)) for param in self.params)
+
 
 Params = tuple[tuple[str, ParamValue], ...]
 """A configuration: every parameter of the template, in the manifest's order."""

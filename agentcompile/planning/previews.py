@@ -35,7 +35,8 @@ def advise_model(options: Options, emit: Emit, asked: Inquiry) -> tuple[Prompt, 
         prepared = prepare(options, here, evaluator, emit)
     first = questions(prepared)
     past = TrialDatabase(asked.history, None, "")
-    wanted = [informed(question, past) for question, _ in first.values() if _is_called(question.region, asked.region)]
+    called = [question for question, _ in first.values() if _is_called(question.region, asked.region)]
+    wanted = [informed(question, past, here.store) for question in called]
     if not wanted:
         known = ", ".join(question.region.name for question, _ in first.values())
         raise AgentCompileError(f"--region {asked.region}: no region is called that", hint=f"regions: {known}")

@@ -22,7 +22,7 @@ def apply(space: Space, candidate: Candidate, transform: Transform) -> Candidate
         case SetParams(values=values):
             return space.candidate(candidate.template, {**dict(candidate.params), **dict(values)})
         case SwitchTemplate(template=template):
-            return space.candidate(template, _mapped(space, candidate, template))
+            return space.candidate(template, dict(space.template(template).carried(candidate.params)))
 
 
 def replay(space: Space, trace: Trace) -> Candidate:
@@ -120,14 +120,3 @@ def _legal(space: Space, candidate: Candidate, transform: Transform) -> bool:
     except OutsideError:
         return False
     return True
-
-
-def _mapped(space: Space, candidate: Candidate, template: str) -> dict[str, ParamValue]:
-    """Return parameters for another template: the values of `candidate` that are in its domains, else its defaults."""
-    have = dict(candidate.params)
-    return {
-        param.name: have[param.name]
-        if any(type(value) is type(have.get(param.name)) and value == have[param.name] for value in param.domain)
-        else param.default
-        for param in space.template(template).params
-    }

@@ -11,6 +11,7 @@ from agentcompile.advice.advisers import adviser_of
 from agentcompile.advice.configure import counsel_of, is_remote
 from agentcompile.advice.counsel import Counsel, prompts_of
 from agentcompile.backends import backend_of
+from agentcompile.build import resources_of
 from agentcompile.capture.cached import Model, load_model
 from agentcompile.checkpoint.locate import find_model
 from agentcompile.evaluation.evaluator import WorkerEvaluator
@@ -18,12 +19,13 @@ from agentcompile.evaluation.machine import Machine, ceilings
 from agentcompile.events import Emit, RunStarted
 from agentcompile.ir.advice import Advice, Question, Usage
 from agentcompile.ir.target import Ceiling
-from agentcompile.ir.template import Candidate
+from agentcompile.ir.template import Candidate, Source
 from agentcompile.materialize import specialise
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import Options
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.runs.stages import stage
+from agentcompile.system.store import Store
 from agentcompile.tuning.partitions import Cut, advise, bound, cut, question_of
 from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.trial_database import TrialDatabase
@@ -111,20 +113,32 @@ def counsel(prepared: PreparedModel, options: Options, emit: Emit, spent: Usage,
     if is_remote(options):
         asked = [question for question, _ in first.values()]
         if found.asks and past is not None:
-            asked = [informed(question, past) for question in asked]
+            asked = [informed(question, past, prepared.here.store) for question in asked]
         found.begin(prompts_of(asked, hot(prepared)))
     return found
 
 
-def informed(question: Question, past: TrialDatabase) -> Question:
-    """Return `question` with the trials of its candidates that `past` knows."""
+def informed(question: Question, past: TrialDatabase, store: Store | None = None) -> Question:
+    """Return `question` with the trials of its candidates that `past` knows.
+
+    With `store` it also holds the resources that the assembler reported when it built them there.
+    """
     templates = {template.id: template for template in question.templates}
 
-    def source_of(candidate: Candidate) -> str:
+    def source_of(candidate: Candidate) -> Source:
         template = templates[candidate.template]
-        return specialise(template, question.region, candidate.params, question.target).digest
+        return specialise(template, question.region, candidate.params, question.target)
 
-    return replace(question, history=past.shown_to_adviser(question.candidates, source_of))
+    history = past.shown_to_adviser(question.candidates, lambda candidate: source_of(candidate).digest)
+    if store is None:
+        return replace(question, history=history)
+    tried = {trial.candidate.id: trial.candidate for trial in history}
+    reports = (
+        (id, resources_of(source_of(one), store, question.target.toolchain))
+        for id, one in tried.items()
+        if templates[one.template].language == "cuda"
+    )
+    return replace(question, history=history, resources=tuple((id, found) for id, found in reports if found))
 
 
 def questions(prepared: PreparedModel) -> dict[str, tuple[Question, Advice]]:

@@ -86,8 +86,22 @@ def honest(asked: list[dict[str, Any]], rng: random.Random) -> dict[str, Any]:
         named = ids[: rng.randint(1, 8)]
         ranking = [{"candidate": id, "rationale": rng.choice(("", "wide", INJECTED))} for id in named]
         item = {"region": one["region"], "label": {"text": "a product", "rationale": ""}, "claims": [], "hints": []}
-        regions.append({**item, "ranking": ranking, "risks": []})
+        more = {"diagnosis": {"limit": "memory", "evidence": ""}, "sequences": [_sequence(one, rng)]}
+        regions.append({**item, **(more if rng.random() < 0.5 else {}), "ranking": ranking, "risks": []})
     return {"regions": regions}
+
+
+def _sequence(asked: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """Draw a sequence of transformations from some candidate or template: its values are of the domains."""
+    start = rng.choice([asked["candidates"][0][0], *(one["template"] for one in asked["templates"])])
+    steps: list[dict[str, Any]] = []
+    for _ in range(rng.randint(1, 4)):
+        template = rng.choice(asked["templates"])
+        steps.append({"change": "template", "name": None, "value": template["template"]})
+        for param in template["parameters"]:
+            change = rng.choice(("parameter", "step"))
+            steps.append({"change": change, "name": param["param"], "value": rng.choice(param["domain"])})
+    return {"start": start, "steps": steps[rng.randrange(2) :], "rationale": rng.choice(("", INJECTED))}
 
 
 def said(value: object, **more: object) -> Play:
@@ -106,7 +120,7 @@ def _junk(rng: random.Random, depth: int = 0) -> object:
         return rng.choice(leaves)
     if rng.random() < 0.5:
         return [_junk(rng, depth + 1) for _ in range(rng.randint(0, 4))]
-    keys = ("regions", "region", "ranking", "candidate", "hints", "label", "claims", "template", INJECTED)
+    keys = ("regions", "region", "ranking", "candidate", "sequences", "steps", "hints", "label", "template", INJECTED)
     return {rng.choice(keys): _junk(rng, depth + 1) for _ in range(rng.randint(0, 4))}
 
 
@@ -145,6 +159,8 @@ def _widened(asked: list[dict[str, Any]], rng: random.Random) -> object:
             for name in (template, "linear/mine", "../x")
             for param in ("ROWS", "UNROLL", "CODE", INJECTED)
         ]
+        steps = [{"change": rng.choice(("template", "parameter", "layout")), "name": INJECTED, "value": values}] * 50
+        item["sequences"] = [{"start": name, "steps": steps, "rationale": ""} for name in (template, "../x", "c0")]
         item["source"] = 'extern "C" int system(const char*);'
         item["templates"] = [{"template": "linear/mine", "params": {"ROWS": [4096]}, "source": "evil"}]
     return answer
@@ -272,6 +288,9 @@ def _faults(question: Question, advice: Advice) -> Iterator[str]:
     for hint in advice.hints:
         if not set(hint.values) <= set(domains.get((hint.template, hint.param), ())):
             yield f"a hint of values outside the domain of {hint.template} {hint.param}"
+    points = {id for sequence in advice.sequences for id in (sequence.start, *sequence.points)}
+    if not points <= set(ids):
+        yield "a sequence leads to candidates that do not exist"
     for text in _texts(encode(advice)):
         if clean(text, len(text) + 1) != text:
             yield f"text that is not clean: {text[:40]!r}"

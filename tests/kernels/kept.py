@@ -9,9 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agentcompile.build import nvrtc
-from agentcompile.build.nvrtc import NVRTC_FLAGS, Cubin, Resources, compile_cubin, nvrtc_version
+from agentcompile.build.nvrtc import NVRTC_FLAGS, Cubin, compile_cubin, nvrtc_version
 from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.digest import canonical, digest, digest_bytes
+from agentcompile.ir.resources import Resources
 from agentcompile.ir.template import Source
 from agentcompile.ir.trial import BuildFailed
 

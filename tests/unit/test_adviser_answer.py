@@ -11,7 +11,7 @@ from agentcompile.advice.answer import MOST_CHARACTERS, AnswerError, Reading, an
 from agentcompile.advice.claims import CLAIMS, ROWS, measured, standing_of
 from agentcompile.advice.counsel import arranged
 from agentcompile.advice.heuristic import Heuristic
-from agentcompile.advice.prompt import CLAIMED, HINTED, RANKED, RATIONALE
+from agentcompile.advice.prompt import CLAIMED, HINTED, RANKED, RATIONALE, SEQUENCES
 from agentcompile.advice.wire import answer_schema
 from agentcompile.events import clean
 from agentcompile.ir.advice import Advice, Claim
@@ -124,6 +124,10 @@ SPOILED: list[tuple[Any, tuple[str, str]]] = [
     (lambda item: item["risks"][0].update(template=None), ("risk", "it is about a template, and names none")),
     (lambda item: item["risks"][1].update(value="much"), ("risk", "its value must be null")),
     (lambda item: item["risks"].append(item["risks"][0]), ("risk", "said twice")),
+    (lambda item: item.update(diagnosis=None), ("diagnosis", "diagnosis: expected a table for Diagnosis")),
+    (lambda item: item["diagnosis"].update(limit="x" * (RATIONALE + 1)), ("diagnosis", "401 characters")),
+    (lambda item: item["diagnosis"].update(code="x"), ("diagnosis", "diagnosis.code: unknown key")),
+    (lambda item: item.update(sequences={}), ("answer", "missing, or not a list")),
 ]
 
 
@@ -149,6 +153,7 @@ def test_of_too_much_the_first_is_read_and_the_rest_counted() -> None:
         item["ranking"] = [{"candidate": "c1", "rationale": ""}] * 3000
         item["hints"] = item["hints"] * 300
         item["risks"] = item["risks"] * 300
+        item["sequences"] = item["sequences"] * 300
 
     said = refusals(first(much))
     assert ("answer", f"3000 items, the first {RANKED} are read") in said
@@ -189,13 +194,14 @@ def test_regions_that_were_not_asked_about_or_come_twice_are_refused() -> None:
     assert [one.reason for one in read(made).refused] == ["nothing was said about it"]
 
 
-def test_what_an_adviser_leaves_out_follows_its_hints_and_then_the_heuristic() -> None:
+def test_after_the_ranking_come_the_sequences_then_what_is_hinted_then_the_heuristic() -> None:
     asked = ONE.question
     base = Heuristic().advise(asked)
     ordered = arranged(first(), base, asked.candidates).sorted(asked.candidates)
     labels = [candidate.label for candidate in ordered]
     assert labels[:2] == [ONE.candidates["c4"].label, ONE.candidates["c1"].label]
-    ahead = [dict(candidate.params).get("AHEAD") for candidate in ordered[2:]]
+    assert labels[2:4] == [ONE.candidates["c10"].label, ONE.candidates["c5"].label], "where the sequences end"
+    ahead = [dict(candidate.params).get("AHEAD") for candidate in ordered[4:]]
     numbers = [value for value in ahead if value is not None]
     assert numbers == sorted(numbers, key=[4096, 1024, 0].index)
     silent = arranged(Advice(label="a model"), base, asked.candidates)
@@ -232,7 +238,7 @@ def test_ten_thousand_hostile_answers_crash_nothing_and_name_nothing_outside_the
         region: {(t.id, p.name): p.domain for t in one.question.templates for p in t.params}
         for region, (one, _) in bases.items()
     }
-    texts, readings, taken, refused = 0, 0, 0, 0
+    texts, readings, taken, refused, followed, stopped = 0, 0, 0, 0, 0, 0
     for text in hostile(PROMPT, 10_000):
         texts += 1
         try:
@@ -248,6 +254,14 @@ def test_ten_thousand_hostile_answers_crash_nothing_and_name_nothing_outside_the
                 allowed = domains[region][hint.template, hint.param]
                 assert all(any(type(v) is type(a) and v == a for a in allowed) for v in hint.values)
             assert all(claim.says in ROWS for claim in advice.claims)
+            ids = set(spaces[region])
+            for sequence in advice.sequences:
+                assert {sequence.start, *sequence.points} <= ids
+                assert len(sequence.steps) == len(sequence.points) > 0
+            counts = advice.sequence_counts
+            assert counts.full + counts.partial == len(advice.sequences) <= counts.total <= SEQUENCES
+            followed += len(advice.sequences)
+            stopped += counts.partial + counts.dropped
             for proposal in advice.proposals:
                 assert clean(proposal.text) == proposal.text
                 assert proposal.accepted is not bool(proposal.reason)
@@ -256,6 +270,7 @@ def test_ten_thousand_hostile_answers_crash_nothing_and_name_nothing_outside_the
     assert texts == 10_000
     assert min(readings, 10_000 - readings) > 500, "some are answers, and some are none"
     assert min(taken, refused) > 10_000, "of those that are, parts are taken and parts refused"
+    assert min(followed, stopped) > 1000, "of sequences too"
 
 
 def test_the_question_of_the_tests_is_small() -> None:

@@ -25,7 +25,8 @@ from agentcompile.events import (
     encode,
     silent,
 )
-from agentcompile.ir.advice import Advice, Claim, Proposal, Usage
+from agentcompile.ir.advice import Advice, AdvisedSequence, Claim, Diagnosis, Proposal, SequenceCounts, Usage
+from agentcompile.ir.search_events import Transformation
 from agentcompile.options import Options, advisor_secret, prices, resolve
 from agentcompile.runs.progress import State, apply, fold
 from agentcompile.runs.session import Journal, RunDirectory
@@ -41,6 +42,20 @@ ADVICE = Advice(
     rationales=(("c" * 64, f"because {INJECTED}"),),
     meaning="a product",
     claims=(CLAIM,),
+    diagnosis=Diagnosis(limit="reads from memory", evidence="22 of 30 GB/s"),
+    sequences=(
+        AdvisedSequence(
+            start="a" * 64,
+            steps=(
+                Transformation(change="template", name="linear/library", value="linear/rows"),
+                Transformation(change="step", name="ROWS", value="4"),
+            ),
+            points=("b" * 64, "c" * 64),
+            rationale="rows share the activation",
+            stopped="not in the domain",
+        ),
+    ),
+    sequence_counts=SequenceCounts(partial=1, dropped=2),
     proposals=(
         Proposal(what="rank", text="linear/rows(ROWS=4)", accepted=True),
         Proposal(what="rank", text="c99", accepted=False, reason="no candidate of the region"),
@@ -206,6 +221,10 @@ def test_advise_shows_what_was_said_taken_and_refused() -> None:
     text = "".join(lines)
     assert "linear@aaaaaa: a-model says: a product (unverified)" in text
     assert "does-not-build" in text
+    assert "  limited by reads from memory: 22 of 30 GB/s" in text
+    assert "  sequences: 0 of 3 legal, 1 in part, 2 not" in text
+    assert "sequences of all regions: 0 of 3 legal, 1 in part, 2 not" in text
+    assert "  sequence template linear/rows, ROWS=4; then not in the domain: rows share the activation" in text
     assert "refused rank c99: no candidate of the region" in text
     assert "no advice about linear@aaaaaa: too late" in text
     assert "the rules" not in text

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from agentcompile.advice.asked import LISTED
 from agentcompile.advice.client import Client
 from agentcompile.advice.counsel import Counsel, prompts_of
+from agentcompile.advice.document import TOLD
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.ledger import Ceilings, Ledger
-from agentcompile.advice.prompt import LISTED, TOLD, Prompt, prompt_of
+from agentcompile.advice.prompt import Prompt, prompt_of
 from agentcompile.advice.wire import Ask, Reply
 from agentcompile.events import AdviceMissed, AdviceTaken, Event, clean
 from agentcompile.ir.advice import Question
@@ -60,8 +62,8 @@ def test_trials_of_this_run_and_of_earlier_ones_are_told_the_fastest_first(tmp_p
         history.put(of(OTHER, 1.0), POLICY)
         known = informed(ASKED, TrialDatabase([of(ONE, 0.5)], history, POLICY))
     assert told(known) == [
-        ["c2", "measured", 37.0, "us", 2.7, "times PyTorch"],
-        ["c1", "measured", 61.0, "us", 1.6, "times PyTorch"],
+        ["c2", "measured", 36.8, "us", 2.72, "times PyTorch", 10.0, "GB/s", 0.33, "of the read rate"],
+        ["c1", "measured", 60.7, "us", 1.65, "times PyTorch", 10.0, "GB/s", 0.33, "of the read rate"],
     ]
 
 
@@ -112,7 +114,7 @@ def test_the_last_word_on_a_candidate_is_told(tmp_path: Path) -> None:
         own = [died, of(ONE, 2.0), of(OTHER, 0.1), of(THIRD, 0.1), of(THIRD, 0.3, rounds=20)]
         rows = told(informed(ASKED, TrialDatabase(own, history, POLICY)))
     assert [(row[0], row[1]) for row in rows] == [("c2", "measured"), ("c3", "measured"), ("c1", "crashed")]
-    assert [row[4] for row in rows[:2]] == [2.5, 1.3], "what was confirmed, and what was timed longer"
+    assert [row[4] for row in rows[:2]] == [2.46, 1.35], "what was confirmed, and what was timed longer"
     assert rows[2][2] == "in validate: signal 11"
 
 
@@ -148,6 +150,24 @@ def test_of_many_trials_the_best_are_told() -> None:
     rows = told(replace(asked, history=history))
     assert len(rows) == TOLD
     assert rows[0][0] == ["t1", LISTED - 1]
+
+
+def test_of_many_trials_some_that_failed_are_told_with_every_reason_once_before_any_twice() -> None:
+    asked = wide()
+    ran = [fakes.measured(one, at / 1000) for at, one in enumerate(asked.candidates[:LISTED])]
+    logs = ["error: a", "error: b", *["error: c"] * 50]
+    failed = [
+        Trial(candidate=one, source="", verdict=BuildFailed(log=log))
+        for one, log in zip(asked.candidates[LISTED:], logs, strict=False)
+    ]
+    known = replace(asked, history=(*ran, *failed))
+    rows = told(known)
+    assert len(rows) == TOLD
+    reasons = [row[2] for row in rows if row[1] == "build-failed"]
+    assert set(reasons[:3]) == {"error: a", "error: b", "error: c"}
+    (region,) = json.loads(prompt_of([known]).user)["regions"]
+    assert region["trials_in_all"] == {"measured": LISTED, "build-failed": 52}
+    assert region["pytorch_us"] == 100.0
 
 
 class Telling:

@@ -1,0 +1,64 @@
+"""One region of a prompt: a question, and the short ids by which prompt and answer name its templates and candidates.
+
+In: a question. Out: an `Asked`, whose `key` is the identity of what the ids mean, however a prompt words the question.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agentcompile.ir.advice import Question
+from agentcompile.ir.digest import Json, digest
+from agentcompile.ir.template import Candidate, Params, Template
+
+LISTED = 512
+"""Most candidates of a region that are listed, evenly spaced where there are more; hints reach the others."""
+_IDS = "advise/1"
+"""Version of the rule that gives out ids, named after the prompt that introduced it; recorded answers belong to it.
+
+It is raised when `c12` or `t2` comes to mean something else. A prompt with other words or more facts leaves it alone,
+so that answers to earlier prompts stay usable.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One region of a prompt: the question, and the meaning of the ids in it."""
+
+    id: str
+    """`r` and the start of the region's own id: the same in every prompt that asks about it."""
+    question: Question
+    templates: Mapping[str, Template]
+    """Templates by `t1`, `t2`, … in the order of the space."""
+    candidates: Mapping[str, Candidate]
+    """Candidates by `c1`, `c2`, … in the order of the space."""
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The identity of what the ids mean, under which an answer is recorded.
+
+        Other words or facts in the prompt, other rates of the machine or an edited kernel of a template change the text
+        but leave the answer applicable.
+        """
+        listed: list[Json] = [[id, candidate.label] for id, candidate in self.candidates.items()]
+        return digest("question/1", _IDS, self.question.region.id, self.question.residency, listed)
+
+    @functools.cached_property
+    def points(self) -> Mapping[tuple[str, Params], Candidate]:
+        """Every candidate of the space, listed or not, by the id of its template and its parameters."""
+        return {(candidate.template, candidate.params): candidate for candidate in self.question.candidates}
+
+
+def asked_about(question: Question) -> Asked:
+    """Return `question` with ids for its region, its templates and the listed candidates."""
+    every = tuple(question.candidates)
+    step = max(math.ceil(len(every) / LISTED), 1)
+    return Asked(
+        id=f"r{question.region.id[:8]}",
+        question=question,
+        templates={f"t{at}": template for at, template in enumerate(question.templates, 1)},
+        candidates={f"c{at}": candidate for at, candidate in enumerate(every[::step], 1)},
+    )
