@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcompile.advice.configure import check
-from agentcompile.advice.counsel import Counsel
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.evaluator import WorkerEvaluator
@@ -16,7 +15,6 @@ from agentcompile.evaluation.machine import evaluator_of, this_machine
 from agentcompile.evaluation.step_clock import StepClock, policy_digest
 from agentcompile.evaluation.time_budget import TimeBudget
 from agentcompile.events import Emit, RunFinished, Warned, silent
-from agentcompile.ir.advice import Advice
 from agentcompile.ir.trial import Plan, Trial
 from agentcompile.lockfile.files import reserve_lock
 from agentcompile.lockfile.schema import Lock
@@ -30,11 +28,10 @@ from agentcompile.replay.write import write
 from agentcompile.runs.stages import shared
 from agentcompile.search import SearchMethod, strategy_of
 from agentcompile.tuning.machine_trials import MachineTrials
-from agentcompile.tuning.memory import forgetful, remembered
+from agentcompile.tuning.memory import Recalled, recall
 from agentcompile.tuning.pace import Pace
 from agentcompile.tuning.prepared import PreparedModel, counsel, prepare, started
 from agentcompile.tuning.session import TuningSession, tuning_session
-from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.trial_database import Renamed, TrialDatabase
 from agentcompile.verification.decisions import decided
 
@@ -82,18 +79,20 @@ def compile_model(
         emit = pace = Pace(emit, budget, lambda best: estimate(prepared.decode[0], best))
         policy, tasks = policy_digest(prepared.prefill.residency), [*prepared.tasks, *prepared.prompt_tasks]
         cuts, spaces = [*prepared.decode, prepared.prefill], {task.region.id: task.space for task in tasks}
+        planned, plans = known_plan(steering.earlier, cuts, spaces), steering.earlier.plans
         renamed = Renamed(spaces.values())
         past = [renamed.now(trial) for trial in past]
-        known = TrialDatabase(past, history, policy, renamed)
-        planned, plans = known_plan(steering.earlier, cuts, spaces), steering.earlier.plans
-        fresh = planned is None or bool(steering.asked)
+        known, fresh = TrialDatabase(past, history, policy, renamed), planned is None or bool(steering.asked)
+        recalled = (
+            recall(tasks, history, policy, emit) if fresh and options.memory and options.choose in TIMED else Recalled()
+        )
         with counsel(
-            prepared, options, emit, steering.earlier.spent, known if fresh and options.choose != "pytorch" else None
-        ) as counsels:
+            prepared, options, emit, steering.earlier.spent, recalled.memories,
+            known if fresh and options.choose != "pytorch" else None,
+        ) as counsels:  # fmt: skip
             tuning = tuning_session(
-                prepared, evaluator, known, budget,
-                _advised(counsels, _memory(options, tasks, history, policy, emit) if fresh else forgetful),
-                steering, emit, options.seed, pace.improved,
+                prepared, evaluator, known, budget, recalled.advised(counsels.advice), steering, emit,
+                options.seed, pace.improved,
             )  # fmt: skip
             steering.know_spaces(legal(spaces))
             if planned is not None:
@@ -125,17 +124,6 @@ def compile_model(
         )
     emit(RunFinished(detail=options.out, seconds=time.monotonic() - begin))
     return lock
-
-
-def _memory(
-    options: Options, tasks: Sequence[TuneTask], history: MachineTrials, policy: str, emit: Emit
-) -> Callable[[TuneTask, Advice], Advice]:
-    """Return what orders candidates by findings of earlier runs; where nothing is timed, no fast ones are wanted."""
-    return remembered(tasks, history, policy, emit) if options.memory and options.choose in TIMED else forgetful
-
-
-def _advised(counsels: Counsel, ordered: Callable[[TuneTask, Advice], Advice]) -> Callable[[TuneTask], Advice]:
-    return lambda task: ordered(task, counsels.advice(task.region.id))
 
 
 def settle(

@@ -23,6 +23,7 @@ from agentcompile.ir.evaluate import EvaluationError, evaluate
 from agentcompile.ir.expr import parse
 from agentcompile.ir.graph import Node
 from agentcompile.ir.scope import scope
+from agentcompile.ir.search_events import Memory
 from agentcompile.ir.target import most_shared_bytes
 from agentcompile.ir.template import Candidate, Launch, Param, Params, Template
 from agentcompile.ir.trial import Measured, Trial, reason
@@ -235,7 +236,18 @@ def _history(asked: Asked) -> dict[str, Json]:
             sizes.append([id, *_used(template, trial.candidate, asked.question)])
     counts: dict[str, Json] = {**Counter(trial.verdict.kind for trial in last.values())}
     found: dict[str, Json] = {"pytorch_us": _pytorch_us(last.values()), "trials": told, "trials_in_all": counts}
+    if asked.question.memories:
+        points = {candidate.id: candidate for candidate in asked.question.candidates}
+        known = [one for one in asked.question.memories if one.candidate in points][:TOLD]
+        found["on_like_regions"] = [
+            [ids.get(one.candidate) or _point(points[one.candidate], asked), *_remembered(one)] for one in known
+        ]
     return {**found, "launches_of_trials": sizes} if sizes else found
+
+
+def _remembered(one: Memory) -> list[Json]:
+    speed: list[Json] = [_rounded(one.speedup, 3), "times PyTorch"] if one.speedup else []
+    return [quoted(one.verdict), *speed, *(["its text changed since: check again"] if one.stale else [])]
 
 
 def _pytorch_us(trials: Iterable[Trial]) -> float | None:

@@ -106,6 +106,8 @@ How to read it:
   the machine's read rate], or [candidate, what became of it, why]: "rejected" names the rule that it broke before a
   compiler ran, "build-failed" gives the compiler's first error, "incorrect" the check that failed, with what was
   measured and what is allowed. pytorch_us is the time of the captured operators, null before the first measurement.
+- on_like_regions: [candidate, what became of the same point on a region of this kind with other extents, in an earlier
+  run on this machine]. It was not measured on this region.
 - launches_at_defaults (on a GPU): [blocks, threads a block, bytes of dynamic shared memory a block] of each launch.
   launches_of_trials: [candidate, then of each launch the same numbers and, as the assembler reported them, registers a
   thread, bytes of static shared memory a block and bytes spilled a thread, null where no report is kept].

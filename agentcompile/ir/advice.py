@@ -11,7 +11,7 @@ from typing import Literal
 
 from agentcompile.ir.region import Region
 from agentcompile.ir.resources import Resources
-from agentcompile.ir.search_events import Transformation
+from agentcompile.ir.search_events import Memory, Transformation
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Candidate, ParamValue, Template
 from agentcompile.ir.trial import Trial
@@ -32,6 +32,9 @@ class Question:
     """Trials of these candidates so far; the last one of a candidate counts."""
     resources: tuple[tuple[str, tuple[Resources, ...]], ...] = ()
     """Candidate id with the assembler's report on each of its entries, for those of `history` that have one."""
+
+    memories: tuple[Memory, ...] = ()
+    """What earlier runs found about candidates on like regions: what was fast there, then what failed."""
 
     @property
     def floor_ns(self) -> float:

@@ -120,25 +120,23 @@ class MachineTrials:
             found += self._decoded(where, policy_digest, *some)
         return tuple(found)
 
-    def shapes(self) -> dict[str, Shape]:
-        """Return the shapes of the regions that were noted, by region id; one that does not decode is left out."""
-        found: dict[str, Shape] = {}
-        with self._explained():
-            rows = self._db.execute("select id, shape from region").fetchall()
-        for id, text in rows:
-            with contextlib.suppress(CodecError, ValueError):
-                found[id] = decode(Shape, json.loads(text))
-        return found
+    def note_shapes(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+        """Write the shapes of regions by id, and return these and those that earlier runs wrote.
 
-    def note_shapes(self, shapes: Mapping[str, Shape]) -> None:
-        """Write the shapes of regions by id, so that later runs find which regions are like theirs.
+        One that does not decode is left out.
 
         Raises:
             AgentCompileError: the disk is full or the file is read-only (environment).
         """
         rows = [(id, canonical(encode(shape)).decode()) for id, shape in shapes.items()]
+        found: dict[str, Shape] = {}
         with self._explained(), self._db:
             self._db.executemany("insert or ignore into region values (?, ?)", rows)
+            noted = self._db.execute("select id, shape from region").fetchall()
+        for id, text in noted:
+            with contextlib.suppress(CodecError, ValueError):
+                found[id] = decode(Shape, json.loads(text))
+        return found
 
     def put(self, trial: Trial, policy_digest: str) -> None:
         """Write a trial, replacing an earlier one of the same key and length; it is on disk when this returns.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from agentcompile.events import Emit, Remembered
 from agentcompile.ir.advice import Advice
@@ -30,42 +30,50 @@ Point = tuple[str, tuple[tuple[str, ParamValue], ...]]
 """A template's id, and the value of each parameter: the point of a space whatever the region."""
 
 
-def remembered(
-    tasks: Sequence[TuneTask], history: MachineTrials, policy: str, emit: Emit
-) -> Callable[[TuneTask, Advice], Advice]:
-    """Return a function that puts what is remembered about a task before an adviser's order, and traps behind it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recalled:
+    """What is remembered about the regions of a run; nothing by default."""
 
-    Only regions that are not among `tasks` count, so that a killed run remembers the same when it goes on: what it
-    found itself is reused as it is. The shapes of `tasks` are noted for later runs.
-    """
-    own = {task.region.id for task in tasks}
-    shapes = {id: shape for id, shape in history.shapes().items() if id not in own}
-    near = {task.region.id: _near(task.region, shapes) for task in tasks}
-    wanted = {id for found in near.values() for id in found}
-    trials: dict[str, list[Trial]] = {}
-    for trial in history.on_regions(wanted, policy):
-        trials.setdefault(trial.candidate.region, []).append(trial)
-    known: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {}
-    for task in tasks:
-        memories, known[task.region.id] = _of(task, near[task.region.id], trials)
-        if memories:
-            emit(Remembered(region=task.region.id, memories=memories))
-    history.note_shapes({task.region.id: Shape.of(task.region) for task in tasks})
+    memories: Mapping[str, tuple[Memory, ...]] = field(default_factory=dict[str, tuple[Memory, ...]])
+    """By region id: what was fast on like regions, the best first, then what failed there."""
 
-    def ordered(task: TuneTask, advice: Advice) -> Advice:
-        first, last = known.get(task.region.id, ((), frozenset[str]()))
-        if not first and not last:
+    def advised(self, adviser: Callable[[str], Advice]) -> Callable[[TuneTask], Advice]:
+        """Return what an adviser says about a task now, by its region's id, in the order that is remembered."""
+        return lambda task: self.order(task, adviser(task.region.id))
+
+    def order(self, task: TuneTask, advice: Advice) -> Advice:
+        """Return `advice` with what was fast on like regions before its order, and what failed there behind it."""
+        memories = self.memories.get(task.region.id, ())
+        if not memories:
             return advice
+        first = [one.candidate for one in memories if one.speedup]
+        last = {one.candidate for one in memories if not one.speedup}
         rest = [one.id for one in advice.sorted(tuple(task.space)) if one.id not in first]
         order = (*first, *(id for id in rest if id not in last), *(id for id in rest if id in last))
         return replace(advice, order=order)
 
-    return ordered
 
+def recall(tasks: Sequence[TuneTask], history: MachineTrials, policy: str, emit: Emit) -> Recalled:
+    """Return what is remembered about the regions of `tasks`, and emit it; note their shapes for later runs.
 
-def forgetful(_: TuneTask, advice: Advice) -> Advice:
-    """Return an adviser's order as it is."""
-    return advice
+    Only regions that are not among `tasks` count, so that a killed run remembers the same when it goes on: what it
+    found itself is reused as it is.
+
+    Raises:
+        AgentCompileError: the database cannot be used (environment).
+    """
+    own = {task.region.id for task in tasks}
+    noted = history.note_shapes({task.region.id: Shape.of(task.region) for task in tasks})
+    shapes = {id: shape for id, shape in noted.items() if id not in own}
+    near = {task.region.id: _near(task.region, shapes) for task in tasks}
+    trials: dict[str, list[Trial]] = {}
+    for trial in history.on_regions({id for found in near.values() for id in found}, policy):
+        trials.setdefault(trial.candidate.region, []).append(trial)
+    found = {task.region.id: _of(task, near[task.region.id], trials) for task in tasks}
+    for id, memories in found.items():
+        if memories:
+            emit(Remembered(region=id, memories=memories))
+    return Recalled(memories=found)
 
 
 def _near(region: Region, shapes: Mapping[str, Shape]) -> list[str]:
@@ -74,10 +82,8 @@ def _near(region: Region, shapes: Mapping[str, Shape]) -> list[str]:
     return [id for _, id in found[:_LIKE]]
 
 
-def _of(
-    task: TuneTask, near: Sequence[str], trials: Mapping[str, Sequence[Trial]]
-) -> tuple[tuple[Memory, ...], tuple[tuple[str, ...], frozenset[str]]]:
-    """Return what is remembered about a task, and the ids of the points to try first and of those to try last."""
+def _of(task: TuneTask, near: Sequence[str], trials: Mapping[str, Sequence[Trial]]) -> tuple[Memory, ...]:
+    """Return what is remembered about a task: the points to try first, then those to try last."""
     points = {_point(candidate): candidate for candidate in task.space}
     first: dict[str, Memory] = {}
     last: dict[str, Memory] = {}
@@ -91,7 +97,7 @@ def _of(
             here = points[_point(trial.candidate)]
             if isinstance(trial.verdict, _TRAPS) and here.id not in first:
                 last.setdefault(here.id, _memory(trial, here))
-    return (*first.values(), *last.values()), (tuple(first), frozenset(last))
+    return (*first.values(), *last.values())
 
 
 def _fastest(trials: Iterable[Trial]) -> list[Trial]:

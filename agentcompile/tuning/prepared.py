@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import Machine, ceilings
 from agentcompile.events import Emit, RunStarted
 from agentcompile.ir.advice import Advice, Question, Usage
+from agentcompile.ir.search_events import Memory
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Candidate, Source
 from agentcompile.materialize import specialise
@@ -96,10 +98,18 @@ def prepare(options: Options, here: Machine, evaluator: WorkerEvaluator, emit: E
     )
 
 
-def counsel(prepared: PreparedModel, options: Options, emit: Emit, spent: Usage, past: TrialDatabase | None) -> Counsel:
+def counsel(
+    prepared: PreparedModel,
+    options: Options,
+    emit: Emit,
+    spent: Usage,
+    memories: Mapping[str, tuple[Memory, ...]],
+    past: TrialDatabase | None,
+) -> Counsel:
     """Return the source of advice about each region; a remote model, if one is configured, is asked in the background.
 
-    The request tells the model the trials that `past` has of each region at this moment. Without `past` there is
+    The request tells the model the trials that `past` has of each region at this moment, and the `memories` of like
+    regions, by region id. Without `past` there is
     nothing left to order: no model is asked, and earlier answers hold.
 
     The trials are part of the request's text and of the exchange's digest, but not of the key that an answer is
@@ -114,6 +124,7 @@ def counsel(prepared: PreparedModel, options: Options, emit: Emit, spent: Usage,
         asked = [question for question, _ in first.values()]
         if found.asks and past is not None:
             asked = [informed(question, past, prepared.here.store) for question in asked]
+            asked = [replace(one, memories=memories.get(one.region.id, ())) for one in asked]
         found.begin(prompts_of(asked, hot(prepared)))
     return found
 

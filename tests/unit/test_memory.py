@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 from collections.abc import Iterator
@@ -12,16 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcompile.advice.prompt import prompt_of
 from agentcompile.events import Event, Remembered, decode, encode
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.region import Region
 from agentcompile.ir.shape import NEAR, Shape
+from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Incorrect, Trial, Verdict
 from agentcompile.runs.progress import State, fold
 from agentcompile.space import Space
 from agentcompile.tuning.machine_trials import MachineTrials
-from agentcompile.tuning.memory import WINNERS, forgetful, remembered
+from agentcompile.tuning.memory import WINNERS, Recalled, recall
+from agentcompile.tuning.partitions import question_of
 from agentcompile.tuning.tasks import TuneTask
 from tests.unit import runs
 from tests.unit.fakes import linear_region, measured, rows_template, target
@@ -46,7 +50,7 @@ def history(tmp_path: Path) -> Iterator[MachineTrials]:
 
 def earlier(history: MachineTrials, other: TuneTask, *trials: Trial) -> None:
     """What a run on another model left behind."""
-    remembered([other], history, "p", lambda _: None)
+    recall([other], history, "p", lambda _: None)
     for trial in trials:
         history.put(trial, "p")
 
@@ -55,7 +59,7 @@ def order_of(
     history: MachineTrials, here: TuneTask, advice: Advice = HERE, policy: str = "p"
 ) -> tuple[list[str], list[Event]]:
     told: list[Event] = []
-    advised = remembered([here], history, policy, told.append)(here, advice)
+    advised = recall([here], history, policy, told.append).order(here, advice)
     return [candidate.id for candidate in advised.sorted(tuple(here.space))], told
 
 
@@ -90,7 +94,7 @@ def test_the_rest_keeps_the_advised_order(history: MachineTrials) -> None:
     advice = Advice(label="a model", order=tuple(one.id for one in reversed(own)))
     order, _ = order_of(history, here, advice)
     assert order == [own[3].id, *(one.id for one in reversed(own) if one is not own[3])]
-    assert forgetful(here, advice) is advice
+    assert Recalled().order(here, advice) is advice
 
 
 def test_no_more_than_a_few_come_first_and_slower_ones_never(history: MachineTrials) -> None:
@@ -134,11 +138,11 @@ def test_another_policy_is_not_remembered_and_another_text_is_stale(history: Mac
 def test_a_run_that_goes_on_remembers_what_it_did_at_first(history: MachineTrials) -> None:
     """Its own trials are in the database by then, those of its like regions, too."""
     near, here = task(hidden=128), task()
-    before = remembered([near, here], history, "p", lambda _: None)(here, HERE)
+    before = recall([near, here], history, "p", lambda _: None).order(here, HERE)
     history.put(measured(points(near)[3], 1.5), "p")
     history.put(measured(points(here)[4], 1.5), "p")
     told: list[Event] = []
-    assert remembered([near, here], history, "p", told.append)(here, HERE) == before
+    assert recall([near, here], history, "p", told.append).order(here, HERE) == before
     assert told == []
 
 
@@ -153,15 +157,15 @@ def test_a_file_of_an_earlier_version_gets_the_table(tmp_path: Path) -> None:
     with MachineTrials(path) as history:
         assert history.warning == ""
         assert len(history) == 1
-        assert history.shapes() == {}
-        history.note_shapes({"r": Shape.of(task().region)})
-        assert history.shapes() == {"r": Shape.of(task().region)}
+        assert history.note_shapes({}) == {}
+        assert history.note_shapes({"r": Shape.of(task().region)}) == {"r": Shape.of(task().region)}
+        assert history.note_shapes({}) == {"r": Shape.of(task().region)}
     db = sqlite3.connect(path)
     db.execute("insert into region values ('broken', '{')")
     db.commit()
     db.close()
     with MachineTrials(path) as history:
-        assert set(history.shapes()) == {"r"}
+        assert set(history.note_shapes({})) == {"r"}
 
 
 def test_a_state_keeps_what_was_remembered(history: MachineTrials) -> None:
@@ -171,6 +175,28 @@ def test_a_state_keeps_what_was_remembered(history: MachineTrials) -> None:
     assert isinstance(event, Remembered)
     found: State = fold([runs.STARTED, replace(runs.FOUND, region=here.region.id), event])
     assert found.rows[0].memories == event.memories
+
+
+def test_an_adviser_is_told_what_is_remembered_and_that_it_was_elsewhere(history: MachineTrials) -> None:
+    other, here = task(hidden=128), task()
+    there, own = points(other), points(here)
+    stale = replace(there[4], template_digest="of an earlier text")
+    earlier(history, other, measured(there[3], 1.5), measured(stale, 1.0), ended(there[0], BuildFailed(log="no")))
+    memories = recall([here], history, "p", lambda _: None).memories[here.region.id]
+    question = replace(question_of(here.space, rates(), "dram"), memories=memories)
+    (told,) = json.loads(prompt_of([question]).user)["regions"]
+    ids = {candidate.id: id for id, candidate in prompt_of([question]).asked[0].candidates.items()}
+    assert told["on_like_regions"] == [
+        [ids[own[3].id], "measured", 4.48, "times PyTorch"],
+        [ids[own[4].id], "measured", 2.72, "times PyTorch", "its text changed since: check again"],
+        [ids[own[0].id], "build-failed"],
+    ]
+    assert told["trials"] == []
+    assert "on_like_regions" not in json.loads(prompt_of([replace(question, memories=())]).user)["regions"][0]
+
+
+def rates() -> Ceiling:
+    return Ceiling(dram_bytes_per_s=2e10, cache_bytes_per_s=1e11, flops_per_s=1e11)
 
 
 def region(hidden: int, rows: int) -> Region:
