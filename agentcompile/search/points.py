@@ -52,6 +52,7 @@ class Points:
         self._codes = tuple(self._code(candidate) for candidate in self._candidates)
         self._at = {code: at for at, code in enumerate(self._codes)}
         self._by_id = {candidate.id: at for at, candidate in enumerate(self._candidates)}
+        self._first = {code[0]: code for code in reversed(self._codes)}
         self._changes: dict[int, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
@@ -61,6 +62,23 @@ class Points:
     def templates(self) -> int:
         """The number of templates."""
         return len(self._templates)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the templates, by their place in a code."""
+        return self._templates
+
+    def candidate(self, point: int) -> str:
+        """Return the id of a point's candidate."""
+        return self._candidates[point].id
+
+    def names(self, template: int) -> tuple[str, ...]:
+        """Return the parameters of a template, by its place, in the order of a code."""
+        return self._names[self._templates[template]]
+
+    def domain(self, template: int, parameter: int) -> Sequence[ParamValue]:
+        """Return the values of a parameter, both by their places, that some candidate has; numbers first, by size."""
+        return self._domains[self._templates[template]][parameter]
 
     def place(self, candidate: str) -> int | None:
         """Return the point of the candidate with that id; None where it is none of these."""
@@ -94,19 +112,24 @@ class Points:
         return found
 
     def switched(self, point: int, template: int) -> int | None:
-        """Return the point of another template that keeps the values which both have.
+        """Return the point of another template with the code that `mapped` gives; None where there is none."""
+        return self._at.get(self.mapped(self._codes[point], template))
 
-        The others are those of the first candidate of that template; None where this leads to no candidate.
+    def mapped(self, code: Code, template: int) -> Code:
+        """Return the code, legal or not, of another template with the values that both templates have.
+
+        The others are those of the first candidate of that template.
         """
-        name = self._templates[template]
-        have = dict(self._candidates[point].params)
-        first = next(code for code in self._codes if code[0] == template)
+        own, name, first = self._templates[code[0]], self._templates[template], self._first[template]
+        have = {
+            param: domain[at] for param, domain, at in zip(self._names[own], self._domains[own], code[1:], strict=True)
+        }
         places = self._places[name]
         values = (
             places[at].get(have[param], first[at + 1]) if param in have else first[at + 1]
             for at, param in enumerate(self._names[name])
         )
-        return self._at.get((template, *values))
+        return (template, *values)
 
     def mixed(self, rng: Random, first: int, second: int) -> list[int]:
         """Return a code with the template of `first`, and each value from either, where `second` has one that fits."""
