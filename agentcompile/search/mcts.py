@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentcompile.search.course import FAILED, Asking, Ground
+from agentcompile.search.course import FAILED, Ask, Asking, Ground
 
 _ATTEMPTS = 16
 """Sequences of transformations that are drawn for a child before its parent counts as exhausted."""
@@ -37,7 +37,7 @@ class Mcts:
         tree = _Tree(self, ground)
         nodes = tree.roots()
         while nodes:
-            tree.learn(nodes, (yield tree.points(nodes)))
+            tree.learn(nodes, (yield tree.asks(nodes)))
             nodes = tree.grow()
 
 
@@ -59,9 +59,16 @@ class _Tree:
         self._known: dict[int, float] = {}
         self._unit = self._best = FAILED
 
-    def points(self, nodes: Sequence[int]) -> list[int]:
-        """Return the points of nodes."""
-        return [self._point[node] for node in nodes]
+    def asks(self, nodes: Sequence[int]) -> list[Ask]:
+        """Return what is asked for nodes."""
+        made: list[Ask] = []
+        for node in nodes:
+            parent = self._parent[node]
+            if parent == _ROOT:
+                made += self._ground.asks([self._point[node]])
+            else:
+                made.append(Ask(point=self._point[node], origin="changed", parent=self._point[parent]))
+        return made
 
     def roots(self) -> list[int]:
         """Return the first nodes, below the root."""
