@@ -88,7 +88,7 @@ def compile_model(
         ) as counsels:
             tuning = tuning_session(
                 prepared, evaluator, known, budget, lambda one: counsels.advice(one.region.id), steering, emit,
-                options.seed, pace.improved,
+                options.seed, pace.improved, options.strategy,
             )  # fmt: skip
             steering.know_spaces(legal(spaces))
             if planned is not None:
