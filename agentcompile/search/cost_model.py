@@ -91,8 +91,9 @@ def _ranks(values: Array) -> Array:
     import numpy as np
 
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    ranks: Array = (np.cumsum(count) - (count - 1) / 2)[place]
-    return ranks - ranks.mean()
+    ranks = (np.cumsum(count) - (count - 1) / 2)[place]
+    around: Array = ranks - ranks.mean()
+    return around
 
 
 @functools.lru_cache(maxsize=_KEPT)  # a search that is replayed learns the same again
@@ -137,15 +138,14 @@ class _Features:
 
     def __init__(self, points: Points) -> None:
         self._points = points
-        own, each = points.templates, range(points.templates)
-        names = list(dict.fromkeys(name for template in each for name in points.names(template)))
-        first = own if own > 1 else 0
-        self._width = first + len(names)
-        self._columns = [[first + names.index(name) for name in points.names(template)] for template in each]
-        domains = [[points.domain(template, at) for at in range(len(points.names(template)))] for template in each]
-        self._values = [[_numbers(domain) for domain in of_template] for of_template in domains]
+        grid = points.grid
+        names = list(dict.fromkeys(name for of_template in grid.names for name in of_template))
+        self._templates = len(grid.templates) if len(grid.templates) > 1 else 0
+        self._width = self._templates + len(names)
+        self._columns = [[self._templates + names.index(name) for name in of_template] for of_template in grid.names]
+        self._values = [[_numbers(domain) for domain in of_template] for of_template in grid.domains]
         sizes: dict[int, int] = {}
-        for columns, of_template in zip(self._columns, domains, strict=True):
+        for columns, of_template in zip(self._columns, grid.domains, strict=True):
             for column, domain in zip(columns, of_template, strict=True):
                 if all(isinstance(value, int) for value in domain):
                     sizes[column] = max(sizes.get(column, 0), len(domain))
@@ -160,8 +160,8 @@ class _Features:
         rows = np.full((len(points), self._width), _ABSENT, dtype=np.float32)
         for row, point in zip(rows, points, strict=True):
             template, *places = self._points.code(point)
-            if self._points.templates > 1:
-                row[: self._points.templates] = 0.0
+            if self._templates:
+                row[: self._templates] = 0.0
                 row[template] = 1.0
             row[self._columns[template]] = [
                 values[place] for values, place in zip(self._values[template], places, strict=True)

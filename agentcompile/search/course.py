@@ -197,15 +197,15 @@ class _Walk:
 
     def nodes(self, asked: Sequence[Ask]) -> tuple[Node, ...]:
         """Return what an event says about points that the course asked for."""
-        points = self._points
+        candidates = self._task.candidates
         return tuple(
-            Node(candidate=points.candidate(ask.point), origin=ask.origin)
+            Node(candidate=candidates[ask.point].id, origin=ask.origin)
             if ask.parent is None
             else Node(
-                candidate=points.candidate(ask.point),
+                candidate=candidates[ask.point].id,
                 origin=ask.origin,
-                parent=points.candidate(ask.parent),
-                trace=trace_between(points, ask.parent, ask.point),
+                parent=candidates[ask.parent].id,
+                trace=trace_between(self._points, ask.parent, ask.point),
             )
             for ask in asked
         )
@@ -222,7 +222,7 @@ class _Walk:
     def _first(self) -> tuple[int, ...]:
         """Return the first point of every template, and the first of the order where there is advice."""
         order, advised = self._task.advised, bool(self._task.advice.order)
-        if not advised and self._points.templates < 2:
+        if not advised and len(self._points.grid.templates) < 2:
             return ()
         heads = {candidate.template: candidate for candidate in reversed(order)}
         batch = order[: self._budget.batch] if advised else ()

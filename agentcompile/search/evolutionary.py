@@ -79,8 +79,8 @@ class Evolutionary:
         crossed = rng.random() < self.crossover
         if crossed:
             code = points.mixed(rng, parent, self._parent(ground, members))
-        sizes = points.sizes(parent)
-        genes = 1 + len(sizes) if points.templates > 1 else len(sizes)
+        sizes, templates = points.sizes(parent), len(points.grid.templates)
+        genes = 1 + len(sizes) if templates > 1 else len(sizes)
         changed = [gene for gene in range(len(sizes)) if rng.random() * genes < 1]
         if not changed and tuple(code) == points.code(parent):
             changed = [rng.randrange(len(sizes))] if sizes else []
@@ -90,8 +90,8 @@ class Evolutionary:
             else:
                 code[gene + 1] = rng.randrange(sizes[gene])
         child = points.at(code)
-        if child is not None and points.templates > 1 and rng.random() * genes < 1:
-            child = points.switched(child, rng.randrange(points.templates))
+        if child is not None and templates > 1 and rng.random() * genes < 1:
+            child = points.switched(child, rng.randrange(templates))
         return None if child is None else Ask(point=child, origin="crossed" if crossed else "changed", parent=parent)
 
     def _parent(self, ground: Ground, members: Sequence[int]) -> int:

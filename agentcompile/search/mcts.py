@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from agentcompile.ir.search_events import Origin
 from agentcompile.search.cost_model import CostModel
 from agentcompile.search.course import FAILED, Ask, Asking, Ground
 
@@ -196,16 +197,19 @@ class _Tree:
         way = [at]
         for _ in range(rng.randint(1, self._settings.longest)):
             way.append(at := self._moved(at))
-        origin = "crossed" if crossed else "changed"
+        origin: Origin = "crossed" if crossed else "changed"
         return [Ask(point=one, origin=origin, parent=point) for one in way if one not in self._known]
 
     def _moved(self, point: int) -> int:
         """Return the point that a random transformation leads to; the same one where the transformation is illegal."""
         rng, points = self._ground.rng, self._ground.points
-        code, sizes = list(points.code(point)), points.sizes(point)
-        gene = rng.randrange(len(sizes) + (points.templates > 1)) if sizes or points.templates > 1 else 0
+        code, sizes, templates = list(points.code(point)), points.sizes(point), len(points.grid.templates)
+        genes = len(sizes) + (templates > 1)
+        if not genes:
+            return point
+        gene = rng.randrange(genes)
         if gene == len(sizes):
-            found = points.switched(point, rng.randrange(points.templates)) if points.templates > 1 else None
+            found = points.switched(point, rng.randrange(templates))
             return point if found is None else found
         if rng.random() < self._settings.near:
             code[gene + 1] = min(max(code[gene + 1] + rng.choice((-1, 1)), 0), sizes[gene] - 1)

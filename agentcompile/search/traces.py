@@ -28,7 +28,7 @@ def menu(points: Points, point: int) -> tuple[Transformation, ...]:
         for value in range(size)
         if value != code[at + 1]
     ]
-    made += [_switch(points, code, template) for template in range(points.templates) if template != code[0]]
+    made += [_switch(points, code, template) for template in range(len(points.grid.templates)) if template != code[0]]
     return tuple(one for one in made if transformed(points, point, one) is not None)
 
 
@@ -42,11 +42,12 @@ def replayed(points: Points, point: int, trace: Iterable[Transformation]) -> int
 
     None where it ends at no candidate, or holds what does not change the combination that it is applied to.
     """
-    code: Code | None = points.code(point)
+    code = points.code(point)
     for change in trace:
-        code = _changed(points, code, change)
-        if code is None:
+        found = _changed(points, code, change)
+        if found is None:
             return None
+        code = found
     return points.at(code)
 
 
@@ -59,7 +60,7 @@ def trace_between(points: Points, first: int, second: int) -> tuple[Transformati
     made: list[Transformation] = []
     if code[0] != end[0]:
         made.append(_switch(points, code, end[0]))
-        code = points.mapped(code, end[0])
+        code = points.grid.mapped(code, end[0])
     wanted = [at for at in range(len(end) - 1) if code[at + 1] != end[at + 1]]
     for at in _order(points, code, end, wanted):
         made.append(_change(points, code, at, end[at + 1]))
@@ -91,14 +92,15 @@ def _changed(points: Points, code: Code, change: Transformation) -> Code | None:
         case "layout":
             return None
         case "template":
-            known = change.value in points.ids and change.name == points.ids[code[0]] != change.value
-            return points.mapped(code, points.ids.index(str(change.value))) if known else None
+            ids = points.grid.templates
+            known = change.value in ids and change.name == ids[code[0]] != change.value
+            return points.grid.mapped(code, ids.index(str(change.value))) if known else None
         case "parameter" | "step":
-            names = points.names(code[0])
+            names = points.grid.names[code[0]]
             if change.name not in names:
                 return None
             at = names.index(change.name)
-            domain = points.domain(code[0], at)
+            domain = points.grid.domains[code[0]][at]
             if change.value not in domain:
                 return None
             value = domain.index(change.value)
@@ -110,18 +112,18 @@ def _changed(points: Points, code: Code, change: Transformation) -> Code | None:
 def _change(points: Points, code: Code, at: int, value: int) -> Transformation:
     return Transformation(
         change="step" if _beside(points, code, at, value) else "parameter",
-        name=points.names(code[0])[at],
-        value=points.domain(code[0], at)[value],
+        name=points.grid.names[code[0]][at],
+        value=points.grid.domains[code[0]][at][value],
     )
 
 
 def _switch(points: Points, code: Code, template: int) -> Transformation:
-    return Transformation(change="template", name=points.ids[code[0]], value=points.ids[template])
+    return Transformation(change="template", name=points.grid.templates[code[0]], value=points.grid.templates[template])
 
 
 def _beside(points: Points, code: Code, at: int, value: int) -> bool:
     """Return whether a parameter's value is the number next to the one that it has."""
-    domain = points.domain(code[0], at)
+    domain = points.grid.domains[code[0]][at]
     numbers = isinstance(domain[value], int) and isinstance(domain[code[at + 1]], int)
     return numbers and abs(value - code[at + 1]) == 1
 

@@ -106,7 +106,7 @@ def test_every_trace_replays_to_its_candidate_from_one_that_has_a_trial() -> Non
             assert start is not None
             end = replayed(points, start, node.trace)
             assert end is not None
-            assert points.candidate(end) == node.candidate
+            assert SPACE[end].id == node.candidate
         else:
             assert node.trace == ()
         before.add(node.candidate)

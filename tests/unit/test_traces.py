@@ -75,9 +75,9 @@ def test_a_trace_replays_to_its_end(candidates: tuple[Candidate, ...], seed: int
     trace = trace_between(points, first, last)
     end = replayed(points, first, trace)
     assert end == last
-    assert points.candidate(end) == candidates[last].id
+    assert candidates[end].id == candidates[last].id
     assert len({(one.change == "template", one.name) for one in trace}) == len(trace), "nothing is changed twice"
-    node = Node(candidate=points.candidate(last), origin="changed", parent=points.candidate(first), trace=trace)
+    node = Node(candidate=candidates[last].id, origin="changed", parent=candidates[first].id, trace=trace)
     assert replayed(points, first, decode(Node, encode(node), "node").trace) == last
 
 
