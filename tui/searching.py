@@ -173,7 +173,7 @@ def trace_text(trace: Sequence[Transformation], params: Params) -> str:
     parts: list[str] = []
     for step in trace:
         if step.change in ("template", "layout"):
-            parts.append(f"{short(step.name)} → {short(step.value)}")
+            parts.append(f"{short(step.name)} → {short(str(step.value))}")
             known = {} if step.change == "template" else known
         else:
             old = f" {known[step.name]}" if step.name in known else ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentcompile.ir.cleaning import Clean
+from agentcompile.ir.template import ParamValue
 
 Change = Literal["template", "layout", "parameter", "step"]
 """A transformation: another template, another layout of the weights, another value of a parameter, or the next one."""
@@ -16,12 +17,15 @@ a model, or the strategy's wish to time it again."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transformation(Clean):
-    """One change of a candidate; replayed on the same candidate it leads to the same one."""
+    """One change of a candidate; replayed on the same candidate it leads to the same one.
+
+    A template fixes the layout of its weights, so that only a candidate that names a layout of its own can change it.
+    """
 
     change: Change
     name: str
     """The parameter that is changed; for a template or a layout, what it is changed from."""
-    value: str
+    value: ParamValue
     """The new value, or the id of the new template."""
 
 
@@ -35,7 +39,8 @@ class Node(Clean):
     parent: str = ""
     """The id of the candidate that it was made from; empty where it was made from none."""
     trace: tuple[Transformation, ...] = ()
-    """The transformations from the parent to it; empty where there is no parent."""
+    """The transformations from the parent to it; empty where there is no parent. Only its end must be legal: where two
+    parameters are bound to one another no single change of either is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

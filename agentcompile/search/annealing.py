@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from agentcompile.search.course import FAILED, Asking, Ground
+from agentcompile.search.course import FAILED, Ask, Asking, Ground
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,14 +22,14 @@ class Annealing:
         tried: dict[int, float] = {}
         rng = ground.rng
         if ground.first:
-            tried.update(zip(ground.first, (yield ground.first), strict=True))
+            tried.update(zip(ground.first, (yield ground.asks(ground.first)), strict=True))
         starts = sorted(ground.first, key=lambda at: tried[at])
         while (start := starts.pop() if starts else ground.fresh(tried)) is not None:
-            (tried[start],) = yield (start,)
+            (tried[start],) = yield ground.asks([start])
             current, temperature = start, self.hot
             while temperature > self.cold and (near := ground.points.changes(current)):
                 asked = rng.sample(near, min(ground.batch, len(near)))
-                answers = yield asked
+                answers = yield [Ask(point=at, origin="changed", parent=current) for at in asked]
                 tried.update(zip(asked, answers, strict=True))
                 for point, score in zip(asked, answers, strict=True):
                     worse = tried[current] - score

@@ -11,16 +11,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
+from agentcompile.ir.search_events import Node, Origin
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Trial
 from agentcompile.search.ladder import climb
 from agentcompile.search.points import Points, points_of
-from agentcompile.search.strategy import Budget, Proposal, SearchTask, failed, reached
+from agentcompile.search.strategy import Budget, Proposal, SearchTask, failed, proposal_of, reached
+from agentcompile.search.traces import trace_between
 
 FAILED = -math.inf
 """The score of a candidate without a time."""
@@ -31,7 +33,18 @@ _IDLE = 1000
 _TIMED_AGAIN = 4
 """When the course is at its end, the best `_TIMED_AGAIN` x finalists climb the rungs of successive halving."""
 
-Asking = Generator[Sequence[int], Sequence[float], None]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A point to evaluate, and where it came from."""
+
+    point: int
+    origin: Origin
+    parent: int | None = None
+    """The point that it was made from; None where it was made from none."""
+
+
+Asking = Generator[Sequence[Ask], Sequence[float], None]
 """Yields points to evaluate; receives their scores in the same order: ln(baseline ÷ time), higher is faster."""
 
 
@@ -53,7 +66,11 @@ class Ground:
             found.setdefault(self.rng.randrange(len(self.points)))
         return list(found)
 
-    def fresh(self, tried: dict[int, float]) -> int | None:
+    def asks(self, points: Iterable[int]) -> list[Ask]:
+        """Return asks for points made from no other: those of `first` come from the order, others from chance."""
+        return [Ask(point=at, origin="order" if at in self.first else "random") for at in points]
+
+    def fresh(self, tried: Container[int]) -> int | None:
         """Return a random point that is not tried; None when all are."""
         count = len(self.points)
         for _ in range(32):
@@ -89,8 +106,11 @@ class Explorer:
         walk = self._walk(task, trials, budget)
         history = walk.history
         left = max(budget.trials - len(history), 0)
-        if wanted := (walk.advance() or walk.rest())[:left]:
-            return Proposal(candidates=tuple(task.candidates[at] for at in wanted), rounds=budget.rounds)
+        if asked := walk.advance()[:left]:
+            chosen = tuple(task.candidates[ask.point] for ask in asked)
+            return Proposal(candidates=chosen, rounds=budget.rounds, nodes=walk.nodes(asked))
+        if rest := walk.rest()[:left]:
+            return proposal_of((task.candidates[at] for at in rest), budget.rounds, "order")
         scores = walk.scores
         best = sorted((at for at, score in scores.items() if score > FAILED), key=lambda at: -scores[at])
         rung = [task.candidates[at] for at in best[: _TIMED_AGAIN * budget.finalists]]
@@ -155,20 +175,40 @@ class _Walk:
         self._count, self._last = len(trials), trials[-1] if trials else None
         return True
 
-    def advance(self) -> list[int]:
+    def advance(self) -> list[Ask]:
         """Answer the course until it asks for points that have no trial, and return these; none at its end."""
         for _ in range(_IDLE):
             if self._wanted is None:
                 break
-            if missing := [at for at in dict.fromkeys(self._wanted) if at not in self._scores]:
-                return missing
-            answers = [self._scores[at] for at in self._wanted]
-            self._given.update(zip(self._wanted, answers, strict=True))
+            missing: dict[int, Ask] = {}
+            for ask in self._wanted:
+                if ask.point not in self._scores:
+                    missing.setdefault(ask.point, ask)
+            if missing:
+                return list(missing.values())
+            points = [ask.point for ask in self._wanted]
+            answers = [self._scores[at] for at in points]
+            self._given.update(zip(points, answers, strict=True))
             try:
                 self._wanted = self._asking.send(answers)
             except StopIteration:
                 self._wanted = None
         return []
+
+    def nodes(self, asked: Sequence[Ask]) -> tuple[Node, ...]:
+        """Return what an event says about points that the course asked for."""
+        candidates = self._task.candidates
+        return tuple(
+            Node(candidate=candidates[ask.point].id, origin=ask.origin)
+            if ask.parent is None
+            else Node(
+                candidate=candidates[ask.point].id,
+                origin=ask.origin,
+                parent=candidates[ask.parent].id,
+                trace=trace_between(self._points, ask.parent, ask.point),
+            )
+            for ask in asked
+        )
 
     def rest(self) -> list[int]:
         """Return a batch of untried points in the advised order, for a course that is at its end before the budget."""
@@ -182,7 +222,7 @@ class _Walk:
     def _first(self) -> tuple[int, ...]:
         """Return the first point of every template, and the first of the order where there is advice."""
         order, advised = self._task.advised, bool(self._task.advice.order)
-        if not advised and self._points.templates < 2:
+        if not advised and len(self._points.grid.templates) < 2:
             return ()
         heads = {candidate.template: candidate for candidate in reversed(order)}
         batch = order[: self._budget.batch] if advised else ()

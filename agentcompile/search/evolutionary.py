@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentcompile.search.course import FAILED, Asking, Ground
+from agentcompile.search.course import FAILED, Ask, Asking, Ground
 
 _ATTEMPTS = 100
 """Offspring that may be illegal or known before a random point is taken instead."""
@@ -36,48 +36,51 @@ class Evolutionary:
     def walk(self, ground: Ground) -> Asking:
         """Ask for the population, then for offspring, until every point is tried."""
         tried: dict[int, float] = {}
-        wanted: Sequence[int] = ground.beginning(self.population)
+        asked = ground.asks(ground.beginning(self.population))
         members: list[int] = []
         stalled = 0
-        while wanted:
+        while asked:
+            wanted = [ask.point for ask in asked]
             best = max((tried[at] for at in members), default=FAILED)
-            tried.update(zip(wanted, (yield wanted), strict=True))
+            tried.update(zip(wanted, (yield asked), strict=True))
             stalled = 0 if max(tried[at] for at in wanted) > best else stalled + len(wanted)
             members = sorted({*members, *wanted}, key=lambda at: (-tried[at], at))[: self.population]
             if stalled >= self.patience:
                 stalled, members = 0, members[:1]
-                wanted = _fresh(ground, tried, self.population)
+                asked = ground.asks(_fresh(ground, tried, self.population))
             else:
-                wanted = self._offspring(ground, members, tried)
+                asked = self._offspring(ground, members, tried)
 
-    def _offspring(self, ground: Ground, members: Sequence[int], tried: dict[int, float]) -> list[int]:
+    def _offspring(self, ground: Ground, members: Sequence[int], tried: dict[int, float]) -> list[Ask]:
         """Return a batch of untried points; fewer when fewer are left."""
-        made: list[int] = []
+        made: list[Ask] = []
         known = dict(tried)
         for _ in range(ground.batch):
             for _ in range(_ATTEMPTS):
                 child = self._child(ground, members)
-                if child is not None and child not in known:
+                if child is not None and child.point not in known:
                     break
             else:
-                child = ground.fresh(known)
+                fresh = ground.fresh(known)
+                child = None if fresh is None else Ask(point=fresh, origin="random")
             if child is None:
                 break
-            known[child] = FAILED
+            known[child.point] = FAILED
             made.append(child)
         return made
 
-    def _child(self, ground: Ground, members: Sequence[int]) -> int | None:
+    def _child(self, ground: Ground, members: Sequence[int]) -> Ask | None:
         """Return a point made of one or two members, or a random one; None where it would be illegal."""
         rng, points = ground.rng, ground.points
         if rng.random() < self.fresh:
-            return rng.randrange(len(points))
+            return Ask(point=rng.randrange(len(points)), origin="random")
         parent = self._parent(ground, members)
         code = list(points.code(parent))
-        if rng.random() < self.crossover:
+        crossed = rng.random() < self.crossover
+        if crossed:
             code = points.mixed(rng, parent, self._parent(ground, members))
-        sizes = points.sizes(parent)
-        genes = 1 + len(sizes) if points.templates > 1 else len(sizes)
+        sizes, templates = points.sizes(parent), len(points.grid.templates)
+        genes = 1 + len(sizes) if templates > 1 else len(sizes)
         changed = [gene for gene in range(len(sizes)) if rng.random() * genes < 1]
         if not changed and tuple(code) == points.code(parent):
             changed = [rng.randrange(len(sizes))] if sizes else []
@@ -87,9 +90,9 @@ class Evolutionary:
             else:
                 code[gene + 1] = rng.randrange(sizes[gene])
         child = points.at(code)
-        if child is not None and points.templates > 1 and rng.random() * genes < 1:
-            return points.switched(child, rng.randrange(points.templates))
-        return child
+        if child is not None and templates > 1 and rng.random() * genes < 1:
+            child = points.switched(child, rng.randrange(templates))
+        return None if child is None else Ask(point=child, origin="crossed" if crossed else "changed", parent=parent)
 
     def _parent(self, ground: Ground, members: Sequence[int]) -> int:
         """Return the winner of a tournament; members are sorted, the best first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentcompile.search.course import FAILED, Asking, Ground
+from agentcompile.search.course import FAILED, Ask, Asking, Ground
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class Greedy:
         tried: dict[int, float] = {}
         wanted = ground.beginning(self.beginning)
         while wanted:
-            tried.update(zip(wanted, (yield wanted), strict=True))
+            tried.update(zip(wanted, (yield ground.asks(wanted)), strict=True))
             top = max(wanted, key=lambda at: tried[at])
             yield from self._climb(ground, tried, top)
             wanted = [] if (fresh := ground.fresh(tried)) is None else [fresh]
@@ -32,10 +32,11 @@ class Greedy:
         left = _shuffled(ground, top, tried)
         while left:
             if self.epsilon and rng.random() < self.epsilon and (fresh := ground.fresh(tried)) is not None:
-                part = [fresh]
+                part, asked = [fresh], ground.asks([fresh])
             else:
                 part, left = left[: ground.batch], left[ground.batch :]
-            tried.update(zip(part, (yield part), strict=True))
+                asked = [Ask(point=at, origin="changed", parent=top) for at in part]
+            tried.update(zip(part, (yield asked), strict=True))
             best = max(part, key=lambda at: tried[at])
             if tried[best] > tried[top] or (tried[top] == FAILED < tried[best]):
                 top, left = best, _shuffled(ground, best, tried)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Trial
 from agentcompile.search.ladder import climb
-from agentcompile.search.strategy import Budget, Proposal, SearchTask, by_candidate, failed, reached
+from agentcompile.search.strategy import Budget, Proposal, SearchTask, by_candidate, failed, proposal_of, reached
 
 _LEAST_PART = 8
 """The least number of candidates that are proposed at once, where the budget has as many."""
@@ -35,7 +35,7 @@ class Halving:
             # Late advice may have moved tried candidates out of this rung: they count against the budget all the same.
             fresh = tuple(order[id] for id in part if id not in history)[: max(budget.trials - len(history), 0)]
             if fresh:
-                return Proposal(candidates=fresh, rounds=budget.rounds)
+                return proposal_of(fresh, budget.rounds, "order")
             chosen += part
         rung = [candidate for id, candidate in order.items() if id in history]
         return climb(rung, history, budget)

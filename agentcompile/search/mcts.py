@@ -1,43 +1,66 @@
 """Monte-Carlo tree search over traces (Kocsis and Szepesvári, 2006; Reasoning Compiler, arXiv 2506.01374, section 3).
 
 A node is a candidate; the way from the root to it is its trace of transformations. UCT descends to a node with room for
-a child, one to three random transformations make the child, and its measured speed is its value. Every candidate is in
-the tree once, so that no second trace to it can cost a second evaluation.
+a child. Rollouts from there are random sequences of transformations; a cost model learned from the trials scores every
+point on their way, and the best is the child, whose measured speed is its value. Where the model cannot be trusted, the
+end of one rollout is. Every candidate is in the tree once, so that no second trace to it can cost a second evaluation.
+
+Different from the paper: a node's value is the best speed from it down, not the mean, because the best is what a search
+is for; and some rollouts begin with values of another fast node, which few single changes could not bring together.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentcompile.search.course import FAILED, Asking, Ground
+from agentcompile.ir.search_events import Origin
+from agentcompile.search.cost_model import CostModel
+from agentcompile.search.course import FAILED, Ask, Asking, Ground
 
-_ATTEMPTS = 16
-"""Sequences of transformations that are drawn for a child before its parent counts as exhausted."""
+_ATTEMPTS = 50
+"""Rollouts that are drawn for a child before its parent counts as exhausted."""
 _ROOT = 0
 """The node above all others, which has no point."""
+_FAST = 12
+"""The nodes, the fastest so far, that rollouts take values from."""
+_TOURNAMENT = 3
+"""Of these the fastest of so many random ones is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mcts:
-    """The algorithm with its settings."""
+    """The algorithm with its settings; shares are between 0 and 1."""
 
     branching: int = 2
     """Children of a node."""
     exploration: float = math.sqrt(2)
-    """The constant c of UCT; values are shares of the best speed so far."""
+    """The constant c of UCT."""
     roots: int = 3
-    """Children of the root: the advised first points, then random ones."""
+    """Children of the root at the beginning: the advised first points, then random ones."""
     longest: int = 3
-    """The most transformations from a node to its child."""
+    """The most transformations of a rollout, beside those that bring values of another node."""
+    rollouts: int = 16
+    """Rollouts that the cost model chooses a child from."""
+    epsilon: float = 0.1
+    """The share of children that are not chosen by the model: the ends of random rollouts."""
+    fresh: float = 0.03
+    """The share of new nodes that are random points, below the root."""
+    crossover: float = 0.5
+    """The share of rollouts that begin with values of another fast node."""
+    near: float = 0.6
+    """The share of transformations that move a parameter to a neighbouring value; the others go to any."""
+    power: float = 3.0
+    """A node's value is the best speed in its subtree as a share of the best of all, to this power."""
 
     def walk(self, ground: Ground) -> Asking:
         """Grow the tree until every point is tried."""
         tree = _Tree(self, ground)
         nodes = tree.roots()
         while nodes:
-            tree.learn(nodes, (yield tree.points(nodes)))
+            tree.learn(nodes, (yield tree.asks(nodes)))
             nodes = tree.grow()
 
 
@@ -46,48 +69,53 @@ class _Tree:
 
     def __init__(self, settings: Mcts, ground: Ground) -> None:
         self._settings, self._ground = settings, ground
-        self._point = [-1]
+        self._model = CostModel(ground.points)
+        self._ask = [Ask(point=-1, origin="random")]
         self._parent = [-1]
         self._children: list[list[int]] = [[]]
         self._visits = [0]
-        self._total = [0.0]
-        """The sum of the speeds from each node down, its own among them, as shares of the first measured speed."""
+        """Nodes from each down; one that waits for its score counts, so that a batch spreads over the tree."""
+        self._top = [FAILED]
+        """The best score from each node down."""
         self._exhausted = [False]
         """Whether no untried child of each node was found."""
         self._closed = [False]
         """Whether no node from each down may have another child."""
-        self._known: dict[int, float] = {}
-        self._unit = self._best = FAILED
+        self._known: set[int] = set()
+        self._scores: dict[int, float] = {}
+        self._fast: list[tuple[float, int]] = []
+        """The fastest points, as (-score, point)."""
 
-    def points(self, nodes: Sequence[int]) -> list[int]:
-        """Return the points of nodes."""
-        return [self._point[node] for node in nodes]
+    def asks(self, nodes: Sequence[int]) -> list[Ask]:
+        """Return what is asked for nodes."""
+        return [self._ask[node] for node in nodes]
 
     def roots(self) -> list[int]:
         """Return the first nodes, below the root."""
-        return [self._add(_ROOT, point) for point in self._ground.beginning(self._settings.roots)]
+        return [self._add(_ROOT, ask) for ask in self._ground.asks(self._ground.beginning(self._settings.roots))]
 
     def learn(self, nodes: Sequence[int], scores: Sequence[float]) -> None:
-        """Add the speeds of nodes to these and to all above them."""
+        """Take in the scores of nodes."""
         for node, score in zip(nodes, scores, strict=True):
-            self._best = max(self._best, score)
-            if self._unit == FAILED:
-                self._unit = score
-            speed = math.exp(score - self._unit) if score > FAILED else 0.0
+            point = self._ask[node].point
+            self._scores[point] = score
+            if score > FAILED:
+                bisect.insort(self._fast, (-score, point))
+                del self._fast[_FAST:]
             above = node
             while above >= 0:
-                self._visits[above] += 1
-                self._total[above] += speed
+                self._top[above] = max(self._top[above], score)
                 above = self._parent[above]
 
     def grow(self) -> list[int]:
         """Return a batch of new nodes; where no node may have another child they are random ones below the root."""
         made: list[int] = []
         while len(made) < self._ground.batch:
-            parent = self._selected()
-            point = self._ground.fresh(self._known) if parent == _ROOT else self._changed(self._point[parent])
-            if point is not None:
-                made.append(self._add(parent, point))
+            fresh = self._ground.rng.random() < self._settings.fresh
+            parent = _ROOT if fresh else self._selected()
+            ask = self._random() if parent == _ROOT else self._child(self._ask[parent].point)
+            if ask is not None:
+                made.append(self._add(parent, ask))
             elif parent == _ROOT:
                 break
             else:
@@ -95,16 +123,21 @@ class _Tree:
                 self._close(parent)
         return made
 
-    def _add(self, parent: int, point: int) -> int:
-        node = len(self._point)
+    def _add(self, parent: int, ask: Ask) -> int:
+        node = len(self._ask)
+        self._ask.append(ask)
+        self._parent.append(parent)
         self._children[parent].append(node)
-        for column, value in ((self._point, point), (self._parent, parent), (self._visits, 0)):
-            column.append(value)
-        self._total.append(0.0)
         self._children.append([])
+        self._visits.append(0)
+        self._top.append(FAILED)
         self._exhausted.append(False)
         self._closed.append(False)
-        self._known[point] = FAILED
+        self._known.add(ask.point)
+        above = node
+        while above >= 0:
+            self._visits[above] += 1
+            above = self._parent[above]
         return node
 
     def _selected(self) -> int:
@@ -126,23 +159,61 @@ class _Tree:
             node = self._parent[node]
 
     def _uct(self, node: int) -> float:
-        """Return the upper confidence bound of a node; one that waits for its first score comes last."""
-        visits = self._visits[node]
-        if not visits:
-            return FAILED
-        top = math.exp(self._best - self._unit) if self._best > FAILED else 1.0
-        width = math.sqrt(math.log(self._visits[self._parent[node]]) / visits)
-        return self._total[node] / visits / top + self._settings.exploration * width
+        """Return the upper confidence bound of a node."""
+        top = self._top[node]
+        value = math.exp((top - self._top[_ROOT]) * self._settings.power) if top > FAILED else 0.0
+        width = math.sqrt(math.log(self._visits[self._parent[node]]) / self._visits[node])
+        return value + self._settings.exploration * width
 
-    def _changed(self, point: int) -> int | None:
-        """Return an untried point that a few random transformations lead to; None where none is found."""
-        rng = self._ground.rng
+    def _random(self) -> Ask | None:
+        """Return a random untried point; None when all are tried."""
+        point = self._ground.fresh(self._known)
+        return None if point is None else Ask(point=point, origin="random")
+
+    def _child(self, point: int) -> Ask | None:
+        """Return an untried point that rollouts from `point` found; None where they found none."""
+        if self._ground.rng.random() >= self._settings.epsilon and self._learned():
+            found = {ask.point: ask for _ in range(self._settings.rollouts) for ask in self._rollout(point)}
+            if found:
+                return found[self._model.best(list(found))]
         for _ in range(_ATTEMPTS):
-            at = point
-            for _ in range(rng.randint(1, self._settings.longest)):
-                if not (near := self._ground.points.changes(at)):
-                    break
-                at = rng.choice(near)
-            if at not in self._known:
-                return at
+            if way := self._rollout(point):
+                return way[-1]
         return None
+
+    def _learned(self) -> bool:
+        """Return whether the cost model, which has learned from all scores, may be used."""
+        self._model.learn(self._scores)
+        return self._model.trusted
+
+    def _rollout(self, point: int) -> list[Ask]:
+        """Return the untried points on the way of a random sequence of transformations."""
+        rng = self._ground.rng
+        at, crossed = point, rng.random() < self._settings.crossover and len(self._fast) > 1
+        if crossed:
+            other = self._fast[min(rng.randrange(len(self._fast)) for _ in range(_TOURNAMENT))][1]
+            mixed = self._ground.points.at(self._ground.points.mixed(rng, point, other))
+            at = point if mixed is None else mixed
+        way = [at]
+        for _ in range(rng.randint(1, self._settings.longest)):
+            way.append(at := self._moved(at))
+        origin: Origin = "crossed" if crossed else "changed"
+        return [Ask(point=one, origin=origin, parent=point) for one in way if one not in self._known]
+
+    def _moved(self, point: int) -> int:
+        """Return the point that a random transformation leads to; the same one where the transformation is illegal."""
+        rng, points = self._ground.rng, self._ground.points
+        code, sizes, templates = list(points.code(point)), points.sizes(point), len(points.grid.templates)
+        genes = len(sizes) + (templates > 1)
+        if not genes:
+            return point
+        gene = rng.randrange(genes)
+        if gene == len(sizes):
+            found = points.switched(point, rng.randrange(templates))
+            return point if found is None else found
+        if rng.random() < self._settings.near:
+            code[gene + 1] = min(max(code[gene + 1] + rng.choice((-1, 1)), 0), sizes[gene] - 1)
+        else:
+            code[gene + 1] = rng.randrange(sizes[gene])
+        found = points.at(code)
+        return point if found is None else found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 
 from agentcompile.ir.template import Candidate, ParamValue
@@ -31,6 +32,35 @@ def points_of(candidates: tuple[Candidate, ...]) -> Points:
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """What codes mean: templates, and the parameters of each with their values, all by their places in a code."""
+
+    templates: tuple[str, ...]
+    """Their ids."""
+    names: tuple[tuple[str, ...], ...]
+    """Of each template, the names of its parameters."""
+    domains: tuple[tuple[tuple[ParamValue, ...], ...], ...]
+    """Of each template, for each parameter the values that some candidate has: numbers first, by size."""
+    first: tuple[Code, ...]
+    """Of each template, the code of its first candidate."""
+
+    def mapped(self, code: Code, template: int) -> Code:
+        """Return the code, legal or not, of another template with the values that both templates have.
+
+        The others are those of the first candidate of that template.
+        """
+        domains = zip(self.names[code[0]], self.domains[code[0]], code[1:], strict=True)
+        have = {name: domain[value] for name, domain, value in domains}
+        values = (
+            domain.index(have[name]) if name in have and have[name] in domain else first
+            for name, domain, first in zip(
+                self.names[template], self.domains[template], self.first[template][1:], strict=True
+            )
+        )
+        return (template, *values)
+
+
 class Points:
     """An index of candidates; a point is named by its place among them, from 0."""
 
@@ -52,15 +82,22 @@ class Points:
         self._codes = tuple(self._code(candidate) for candidate in self._candidates)
         self._at = {code: at for at, code in enumerate(self._codes)}
         self._by_id = {candidate.id: at for at, candidate in enumerate(self._candidates)}
+        first = {code[0]: code for code in reversed(self._codes)}
+        self._grid = Grid(
+            templates=self._templates,
+            names=tuple(self._names[template] for template in self._templates),
+            domains=tuple(tuple(map(tuple, self._domains[template])) for template in self._templates),
+            first=tuple(first[template] for template in range(len(self._templates))),
+        )
         self._changes: dict[int, tuple[int, ...]] = {}
 
     def __len__(self) -> int:
         return len(self._candidates)
 
     @property
-    def templates(self) -> int:
-        """The number of templates."""
-        return len(self._templates)
+    def grid(self) -> Grid:
+        """What the codes of the points mean."""
+        return self._grid
 
     def place(self, candidate: str) -> int | None:
         """Return the point of the candidate with that id; None where it is none of these."""
@@ -94,19 +131,8 @@ class Points:
         return found
 
     def switched(self, point: int, template: int) -> int | None:
-        """Return the point of another template that keeps the values which both have.
-
-        The others are those of the first candidate of that template; None where this leads to no candidate.
-        """
-        name = self._templates[template]
-        have = dict(self._candidates[point].params)
-        first = next(code for code in self._codes if code[0] == template)
-        places = self._places[name]
-        values = (
-            places[at].get(have[param], first[at + 1]) if param in have else first[at + 1]
-            for at, param in enumerate(self._names[name])
-        )
-        return self._at.get((template, *values))
+        """Return the point of another template with the code that `Grid.mapped` gives; None where there is none."""
+        return self._at.get(self._grid.mapped(self._codes[point], template))
 
     def mixed(self, rng: Random, first: int, second: int) -> list[int]:
         """Return a code with the template of `first`, and each value from either, where `second` has one that fits."""

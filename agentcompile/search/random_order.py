@@ -15,4 +15,4 @@ class RandomOrder:
         """Return the next untried candidates of the shuffled order, as many as the budget has left."""
         order = list(task.candidates)
         random.Random(budget.seed).shuffle(order)
-        return untried(order, trials, budget)
+        return untried(order, trials, budget, "random")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from agentcompile.ir.advice import Advice
+from agentcompile.ir.search_events import Node, Origin
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Measured, Trial
 
@@ -83,6 +84,8 @@ class Proposal(Generic[P_co]):
 
     candidates: tuple[P_co, ...] = ()
     rounds: int = 0
+    nodes: tuple[Node, ...] = ()
+    """Where each candidate came from, in their order; empty where the strategy does not say."""
 
 
 class Strategy(Protocol[T_contra, R_contra, P_co]):
@@ -96,14 +99,21 @@ RegionStrategy = Strategy[SearchTask, Trial, Candidate]
 """A strategy that searches the space of one region."""
 
 
-def untried(order: Sequence[P], trials: Sequence[Tried], budget: Budget) -> Proposal[P]:
+def proposal_of(candidates: Iterable[P], rounds: int, origin: Origin) -> Proposal[P]:
+    """Return a proposal of candidates that were made from no other; without any, the empty one."""
+    chosen = tuple(candidates)
+    nodes = tuple(Node(candidate=one.id, origin=origin) for one in chosen)
+    return Proposal(candidates=chosen, rounds=rounds if chosen else 0, nodes=nodes)
+
+
+def untried(order: Sequence[P], trials: Sequence[Tried], budget: Budget, origin: Origin = "order") -> Proposal[P]:
     """Return the first candidates of `order` that have no trial, as many as the budget has left."""
     tried = {trial.candidate.id for trial in trials}
     left = budget.trials - len(tried)
     if left <= 0:
         return Proposal()
     fresh = [candidate for candidate in order if candidate.id not in tried][:left]
-    return Proposal(candidates=tuple(fresh), rounds=budget.rounds if fresh else 0)
+    return proposal_of(fresh, budget.rounds, origin)
 
 
 def by_candidate(trials: Iterable[Trial]) -> dict[str, list[Trial]]:

@@ -45,18 +45,19 @@ def tuning_session(
     emit: Emit,
     seed: int,
     say: Callable[[Mapping[str, float]], None] = lambda best: None,
+    strategy: str = "",
 ) -> TuningSession:
     """Return a session without trials.
 
     `advised` returns the advice that holds for a task now. `say` receives the best times of regions in ns, by id,
-    whenever they may have changed.
+    whenever they may have changed. `strategy` is the name of the search strategy, with its settings, for events.
     """
     target, notes = prepared.here.target, Notes(prepared.here.store)
     jobs = JobMaker(target)
     trials = RunTrials([*prepared.tasks, *prepared.prompt_tasks], jobs)
     acceptance = Acceptance(trials, jobs, evaluator, known, notes, target, emit, steering)
     baselines = BaselineTimes(evaluator, notes, target, known.policy, seed)
-    tuner = Tuner(jobs, evaluator, known, baselines, notes, emit, seed, advised, steering)
+    tuner = Tuner(jobs, evaluator, known, baselines, notes, emit, seed, advised, steering, strategy)
     ranker = Ranker(trials, jobs, acceptance, advised)
     scheduler = TaskScheduler(
         trials,

@@ -6,18 +6,18 @@ run or the measurement database already has are reused, so a killed run repeats 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Evaluator, Prepared
 from agentcompile.evaluation.time_budget import LEAST_S, Left, any_time
-from agentcompile.events import Emit, RoundsProgress, TrialFinished, TrialStarted
+from agentcompile.events import Emit, Proposed, RoundsProgress, TrialFinished, TrialStarted
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Cancelled, Death, Incorrect, Measured, Rejected, Trial, Verdict
 from agentcompile.measure import POLICY, Timing, usual_ns, verdict_of
-from agentcompile.search import Budget, RegionStrategy, SearchTask
+from agentcompile.search import Budget, Proposal, RegionStrategy, SearchTask
 from agentcompile.system.notes import Notes
 from agentcompile.tuning.baselines import BaselineTimes
 from agentcompile.tuning.floors import Floors
@@ -46,8 +46,12 @@ class Tuner:
         seed: int,
         advised: Callable[[TuneTask], Advice] = lambda task: task.advice,
         steering: Steering | None = None,
+        strategy: str = "",
     ) -> None:
-        """`advised` returns the advice that holds for a task now; it is called before each proposal."""
+        """`advised` returns the advice that holds for a task now; it is called before each proposal.
+
+        `strategy` is the name, with its settings, of the strategy that searches, for its events.
+        """
         self._jobs, self._baselines = jobs, baselines
         self._advised = advised
         self._steering = steering or Steering()
@@ -60,6 +64,14 @@ class Tuner:
         self._unfit: dict[str, Verdict] = {}
         """Verdicts by candidate id of those that failed while they were prepared ahead, until their trial is made."""
         self._floors = Floors(evaluator)
+        self._strategy = strategy
+        self._told = {
+            (event.region, node.candidate, event.rounds)
+            for row in self._steering.earlier.rows
+            for event in row.proposed
+            for node in event.nodes
+        }
+        """What this run reported as proposed, its earlier processes among it: region, candidate id, rounds."""
 
     def prepare_first(self, tasks: Sequence[TuneTask]) -> None:
         """Build and validate in parallel the most promising candidate of each task, unless it has a trial.
@@ -109,7 +121,22 @@ class Tuner:
             known = [self._known(task, one, asked.rounds, "search") for one in asked.candidates]
             if not known or (None in known and left() <= 0):
                 return found
+            fresh = {
+                one.id for one, trial in zip(asked.candidates, known, strict=True) if trial is None or not trial[1]
+            }
+            self._tell(task.region.id, asked, fresh)
             found += self._timed(task, asked.candidates, asked.rounds, fidelity="search", left=left)
+
+    def _tell(self, region: str, asked: Proposal[Candidate], fresh: Collection[str]) -> None:
+        """Emit what was proposed, but for candidates that this run reported: as proposed, or with a trial."""
+        nodes = tuple(
+            node
+            for node in asked.nodes
+            if node.candidate in fresh and (region, node.candidate, asked.rounds) not in self._told
+        )
+        if nodes:
+            self._told.update((region, node.candidate, asked.rounds) for node in nodes)
+            self._emit(Proposed(region=region, strategy=self._strategy, rounds=asked.rounds, nodes=nodes))
 
     def _order(self, task: TuneTask, found: Sequence[Trial]) -> Advice:
         """Return the advice that holds now; late advice orders only untried candidates, after those tried."""

@@ -23,6 +23,8 @@ HEAVY = {
     "tomli_w",
     "openai",
     "triton",
+    "scipy",
+    "sklearn",
 }
 
 

@@ -138,9 +138,9 @@ def test_a_tree_has_every_point_once_and_no_node_more_children_than_it_may() -> 
     walk = Mcts(branching=3).walk(Ground(points=points, first=(), rng=random.Random(0), batch=4))
     wanted, seen = next(walk), list[int]()
     while wanted:
-        seen += wanted
+        seen += [ask.point for ask in wanted]
         try:
-            wanted = walk.send([-float(at % 7) for at in wanted])
+            wanted = walk.send([-float(ask.point % 7) for ask in wanted])
         except StopIteration:
             break
     assert sorted(seen) == list(range(200))

@@ -12,12 +12,15 @@ from fakes import linear_region, rows_template, target
 
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.jobs import EvaluationJob, Prepared
-from agentcompile.events import CandidateAsked, Event, TrialFinished
+from agentcompile.evaluation.time_budget import any_time
+from agentcompile.events import CandidateAsked, Event, Proposed, TrialFinished, TrialStarted
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Cancelled, Disturbed, Rejected, Trial, Verdict
 from agentcompile.planning.overrides import legal
+from agentcompile.runs.progress import State, fold
 from agentcompile.search import Budget, Proposal, SearchTask
+from agentcompile.search.halving import Halving
 from agentcompile.space import Space
 from agentcompile.system.notes import Notes
 from agentcompile.system.store import Store
@@ -58,8 +61,14 @@ def task() -> TuneTask:
 class Desk:
     """A tuner over a judge that remembers, with what it told."""
 
-    def __init__(self, folder: Path, past: Sequence[Trial] = (), history: MachineTrials | None = None) -> None:
-        self.judge, self.steering, self.told = Judge(), Steering(), list[Event]()
+    def __init__(
+        self,
+        folder: Path,
+        past: Sequence[Trial] = (),
+        history: MachineTrials | None = None,
+        earlier: State | None = None,
+    ) -> None:
+        self.judge, self.steering, self.told = Judge(), Steering(earlier), list[Event]()
         self.past = TrialDatabase(past, history, "p")
         notes = Notes(Store(folder / "store"))
         self.jobs = JobMaker(target())
@@ -73,6 +82,7 @@ class Desk:
             self.told.append,
             0,
             steering=self.steering,
+            strategy="mcts:branching=3",
         )
 
     def scheduler(self, task: TuneTask) -> TaskScheduler:
@@ -235,3 +245,56 @@ def test_what_a_person_gave_up_is_given_up_though_it_was_prepared_ahead(tmp_path
     desk.tuner.prepare_first([task])
     desk.steering.see(asked("cancel", desk.judge.asked[0]))
     assert [type(trial.verdict) for trial in desk.tuner.first_trials(task, 1, 1)] == [Cancelled]
+
+
+def proposed(desk: Desk) -> list[Proposed]:
+    return [event for event in desk.told if isinstance(event, Proposed)]
+
+
+def goes_on(folder: Path, task: TuneTask, *before: Event) -> Desk:
+    """A process that goes on with a run that reported these events."""
+    past = [event.trial for event in before if isinstance(event, TrialFinished)]
+    return Desk(folder, past=past, earlier=fold([replace(runs.FOUND, region=task.region.id), *before]))
+
+
+def test_what_a_strategy_proposes_is_an_event_before_it_is_evaluated(tmp_path: Path, task: TuneTask) -> None:
+    desk = Desk(tmp_path)
+    trials = desk.tuner.search(task, Halving(), Budget(trials=10), [], any_time)
+    first, second = proposed(desk)
+    assert (first.region, first.strategy, first.rounds) == (task.region.id, "mcts:branching=3", 5)
+    nodes = [*first.nodes, *second.nodes]
+    assert [node.candidate for node in nodes] == [trial.candidate.id for trial in trials]
+    assert {node.origin for node in nodes} == {"order"}
+    places = {event: at for at, event in enumerate(desk.told)}
+    assert places[first] < min(places[one] for one in desk.told if isinstance(one, (TrialStarted, TrialFinished)))
+
+
+@pytest.mark.parametrize("cut", range(22))
+def test_a_resumed_run_tells_of_each_proposal_once(cut: int, tmp_path: Path, task: TuneTask) -> None:
+    whole = Desk(tmp_path)
+    trials = whole.tuner.search(task, Halving(), Budget(trials=10), [], any_time)
+    assert len(whole.told) > cut
+    resumed = goes_on(tmp_path, task, *whole.told[:cut])
+    assert resumed.tuner.search(task, Halving(), Budget(trials=10), [], any_time) == trials
+    told = [*whole.told[:cut], *resumed.told]
+    nodes = [node for event in told if isinstance(event, Proposed) for node in event.nodes]
+    assert nodes == [node for event in proposed(whole) for node in event.nodes]
+
+
+def test_trials_of_earlier_runs_are_proposed_in_this_one_too(tmp_path: Path, task: TuneTask) -> None:
+    with MachineTrials(tmp_path / "history") as history:
+        first = Desk(tmp_path, history=history)
+        first.tuner.search(task, Halving(), Budget(trials=10), [], any_time)
+        second = Desk(tmp_path, history=history)
+        second.tuner.search(task, Halving(), Budget(trials=10), [], any_time)
+    assert second.judge.asked == []
+    assert proposed(second) == proposed(first)
+
+
+def test_a_strategy_that_does_not_say_where_candidates_came_from_is_not_spoken_for(
+    tmp_path: Path, task: TuneTask
+) -> None:
+    desk = Desk(tmp_path)
+    desk.tuner.search(task, ByTwo(), Budget(trials=100), [], any_time)
+    assert desk.judge.asked
+    assert proposed(desk) == []
