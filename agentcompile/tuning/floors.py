@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
 
 from agentcompile.evaluation.evaluator import Evaluator
 from agentcompile.ir.target import Ceiling
+from agentcompile.ir.trial import Measured, Trial
 from agentcompile.measure import Timing, impossible, usual_ns
 from agentcompile.tuning.tasks import TuneTask
 
 RECHECKS = 3
 """How often the machine's ceilings are measured again before a time is called impossible."""
+
+
+NEAR = 0.02
+"""How much slower than its floor a kernel may be, as a share, for the search of its region to end."""
 
 
 class Floors:
@@ -38,6 +44,16 @@ class Floors:
             self._ceilings.append(self._evaluator.ceiling())
             floor = min(floor, self._under(task, self._ceilings[-1]))
         return floor
+
+    def reached(self, task: TuneTask, trials: Sequence[Trial]) -> bool:
+        """Return whether a search trial of a task is within `NEAR` of its floor: no other can be much faster."""
+        floor = min([task.floor_ns, *(self._under(task, ceiling) for ceiling in self._ceilings)])
+        times = [
+            trial.verdict.measurement.median_ns
+            for trial in trials
+            if trial.fidelity == "search" and isinstance(trial.verdict, Measured)
+        ]
+        return min(times, default=math.inf) <= (1 + NEAR) * floor
 
     @staticmethod
     def _under(task: TuneTask, ceiling: Ceiling) -> float:

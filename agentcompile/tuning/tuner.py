@@ -111,11 +111,12 @@ class Tuner:
     ) -> list[Trial]:
         """Follow the strategy from `trials` on until it proposes nothing, and return `trials` with the new ones.
 
+        It ends as well where a trial is so near the roofline that no other candidate can be much faster.
         When no seconds are `left` nothing new is evaluated, but known trials are reused, so that a resumed search
         reaches the point where it was.
         """
         found, space = list(trials), tuple(task.space)
-        while True:
+        while not self._floors.reached(task, found):
             asked_of = SearchTask(candidates=space, advice=self._order(task, found))
             asked = strategy.propose(asked_of, found, budget)
             known = [self._known(task, one, asked.rounds, "search") for one in asked.candidates]
@@ -126,6 +127,7 @@ class Tuner:
             }
             self._tell(task.region.id, asked, fresh)
             found += self._timed(task, asked.candidates, asked.rounds, fidelity="search", left=left)
+        return found
 
     def _tell(self, region: str, asked: Proposal[Candidate], fresh: Collection[str]) -> None:
         """Emit what was proposed, but for candidates that this run reported: as proposed, or with a trial."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ from agentcompile.ir.timing import Clock, Round, Samples, Timing
 from agentcompile.ir.trial import Impossible, Measured, Trial
 from agentcompile.measure import impossible
 from agentcompile.space import Space
-from agentcompile.tuning.floors import RECHECKS, Floors
+from agentcompile.tuning.floors import NEAR, RECHECKS, Floors
 from agentcompile.tuning.machine_trials import MachineTrials
 from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.trial_database import TrialDatabase
-from tests.unit import runs
+from tests.unit import fakes, runs
 
 RATES = Ceiling(dram_bytes_per_s=1e9, cache_bytes_per_s=1e9, flops_per_s=1e15)
 
@@ -94,6 +95,33 @@ def test_a_rise_holds_for_the_tasks_after_it() -> None:
     for _ in range(3):
         assert not impossible(floor / 2, floors.floor_ns(task(), timing(9 * floor, floor / 2), {0}))
     assert machine.asked == 1
+
+
+def test_a_search_ends_where_a_trial_is_at_the_roofline() -> None:
+    one = task()
+    space = tuple(one.space)
+    slow, near = fakes.measured(space[0], -1.0), fakes.measured(space[1], 0.0)
+    assert isinstance(near.verdict, Measured)
+    near_ns = near.verdict.measurement.median_ns
+    floors = Floors(Machine(1.0))  # type: ignore[arg-type]
+
+    def reached(floor_ns: float, *trials: Trial) -> bool:
+        return floors.reached(replace(one, floor_ns=floor_ns), trials)
+
+    assert reached(near_ns / (1 + NEAR), slow, near)
+    assert not reached(near_ns / (1 + NEAR) - 1, slow, near)
+    assert not reached(near_ns, slow)
+    assert not reached(near_ns, replace(near, fidelity="confirm")), "what confirming finds changes no search"
+    assert not reached(0.0, near), "without reliable ceilings there is no floor"
+    assert not reached(near_ns)
+
+
+def test_a_machine_that_is_faster_than_it_was_has_its_roofline_further_away() -> None:
+    one, floors = task(), Floors(Machine(2.5))  # type: ignore[arg-type]
+    trial = fakes.measured(next(iter(one.space)), math.log(100_000 / one.floor_ns))  # its time is the floor
+    assert floors.reached(one, [trial])
+    floors.floor_ns(one, timing(9 * one.floor_ns, one.floor_ns / 2), {0})
+    assert not floors.reached(one, [trial])
 
 
 def test_the_best_of_several_measurements_counts() -> None:

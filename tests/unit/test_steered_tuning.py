@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import linear_region, rows_template, target
+from fakes import linear_region, measured, rows_template, target
 
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.jobs import EvaluationJob, Prepared
@@ -16,7 +16,7 @@ from agentcompile.evaluation.time_budget import any_time
 from agentcompile.events import CandidateAsked, Event, Proposed, TrialFinished, TrialStarted
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import BuildFailed, Cancelled, Disturbed, Rejected, Trial, Verdict
+from agentcompile.ir.trial import BuildFailed, Cancelled, Disturbed, Measured, Rejected, Trial, Verdict
 from agentcompile.planning.overrides import legal
 from agentcompile.runs.progress import State, fold
 from agentcompile.search import Budget, Proposal, SearchTask
@@ -127,6 +127,15 @@ def test_what_is_judged_again_is_judged_as_if_it_had_never_been(tmp_path: Path, 
         assert desk.judge.asked == [one.id], "once is enough"
         desk.tuner.evaluated(task, [other])
         assert desk.judge.asked == [one.id, other.id]
+
+
+def test_a_search_at_the_roofline_proposes_nothing_more(tmp_path: Path, task: TuneTask) -> None:
+    desk, one = Desk(tmp_path), measured(next(iter(task.space)), 0.0)
+    assert isinstance(one.verdict, Measured)
+    at_floor = replace(task, floor_ns=float(one.verdict.measurement.median_ns))
+    assert desk.tuner.search(at_floor, ByTwo(), Budget(trials=100), [one], any_time) == [one]
+    assert desk.judge.asked == []
+    assert len(desk.tuner.search(task, ByTwo(), Budget(trials=5), [one], any_time)) > 1
 
 
 class ByTwo:
