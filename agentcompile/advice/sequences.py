@@ -115,7 +115,7 @@ def _parameter(asked: Asked, at: Candidate, step: _Step) -> _Change | str:
     if step.change == "step" and away > 1:
         return "not next to the value that it has"
     params = tuple((name, param.domain[to] if name == param.name else value) for name, value in at.params)
-    return template, params, Transformation(change=step.change, name=param.name, value=str(param.domain[to]))
+    return template, params, Transformation(change=step.change, name=param.name, value=param.domain[to])
 
 
 def _place(domain: Sequence[ParamValue], value: int | str) -> int | None:

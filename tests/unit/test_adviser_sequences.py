@@ -19,9 +19,7 @@ from agentcompile.advice.sequences import followed
 from agentcompile.ir.advice import Advice, AdvisedSequence, Diagnosis, SequenceCounts
 from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.search_events import Transformation
-from agentcompile.ir.transform import SetParams, SwitchTemplate
 from agentcompile.space import Space
-from agentcompile.space.transforms import apply
 from tests.unit.answers import INJECTED, answer, prompt, question
 
 PROMPT = prompt()
@@ -58,8 +56,8 @@ def test_a_legal_sequence_is_kept_with_every_point_on_its_way() -> None:
         "linear/packed(TILES=4, AHEAD=1024)",
     ]
     assert found.steps == (
-        Transformation(change="step", name="AHEAD", value="1024"),
-        Transformation(change="parameter", name="TILES", value="4"),
+        Transformation(change="step", name="AHEAD", value=1024),
+        Transformation(change="parameter", name="TILES", value=4),
     )
     assert found.stopped == ""
 
@@ -241,11 +239,12 @@ def test_no_json_leads_out_of_the_space_or_past_an_illegal_step(sequences: Any) 
         at = by_id[one.start]
         for step, point in zip(one.steps, one.points, strict=True):
             if step.change == "template":
-                at = apply(space, at, SwitchTemplate(template=step.value))
+                have = dict(at.params)
+                params = space.template(str(step.value)).params
+                kept = {one.name: have[one.name] if have.get(one.name) in one.domain else one.default for one in params}
+                at = space.candidate(str(step.value), kept)
             else:
-                (param,) = (param for param in space.template(at.template).params if param.name == step.name)
-                (value,) = (value for value in param.domain if str(value) == step.value)
-                at = apply(space, at, SetParams(values=((step.name, value),)))
+                at = space.candidate(at.template, {**dict(at.params), step.name: step.value})
             assert at.id == point, "the steps lead where they are said to lead"
     counts = advice.sequence_counts
     assert counts.full + counts.partial == len(advice.sequences)
