@@ -12,12 +12,12 @@ from typing import Literal
 
 from agentcompile.ir import codec as _codec
 from agentcompile.ir.advice import Advice, Claim, Proposal, Usage
-from agentcompile.ir.cleaning import TEXT_LIMIT as TEXT_LIMIT
 from agentcompile.ir.cleaning import Clean as _Clean
 from agentcompile.ir.cleaning import clean as clean
 from agentcompile.ir.cleaning import harmless as harmless
 from agentcompile.ir.digest import Json
 from agentcompile.ir.graph import Phase
+from agentcompile.ir.search_events import Consulted as Consulted
 from agentcompile.ir.search_events import Proposed as Proposed
 from agentcompile.ir.search_events import Remembered as Remembered
 from agentcompile.ir.search_events import SearchProgress as SearchProgress
@@ -367,7 +367,7 @@ Event = (
     | Advised | Remembered | TrialStarted | TrialFinished | RoundsProgress | ChoiceMade | PlanAdmitted | LockWritten
     | DriftFound | Warned | Undone | CandidateAsked | Steered | ReviewOpened | RunFailed | RunFinished | SearchProgress
     | Proposed | AdviserCalled | AdviserReplied | AdviceTaken | AdviceMissed | ClaimSettled | Watched | StepsTimed
-    | ModelChecked
+    | ModelChecked | Consulted
 )  # fmt: skip
 Emit = Callable[[Event], None]
 """The function by which the flow reports an event; it is passed down, never global."""

@@ -30,7 +30,7 @@ from agentcompile.search import SearchMethod, strategy_of
 from agentcompile.tuning.machine_trials import MachineTrials
 from agentcompile.tuning.memory import Recalled, recall
 from agentcompile.tuning.pace import Pace
-from agentcompile.tuning.prepared import PreparedModel, counsel, prepare, started
+from agentcompile.tuning.prepared import PreparedModel, consulting, counsel, prepare, started
 from agentcompile.tuning.session import TuningSession, tuning_session
 from agentcompile.tuning.trial_database import Renamed, TrialDatabase
 from agentcompile.verification.decisions import decided
@@ -92,7 +92,7 @@ def compile_model(
         ) as counsels:  # fmt: skip
             tuning = tuning_session(
                 prepared, evaluator, known, budget, recalled.advised(counsels.advice), steering, emit,
-                options.seed, pace.improved, options.strategy,
+                options.seed, pace.improved, options.strategy, consulting(prepared, counsels, known),
             )  # fmt: skip
             steering.know_spaces(legal(spaces))
             if planned is not None:

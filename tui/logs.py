@@ -60,7 +60,10 @@ def detail(scene: Scene, view: View, number: str, width: int, ink: Ink) -> list[
     return head + [line((piece, one.style)) for piece in ink.wrap(one.text, width)]
 
 
-def _searched(event: e.Proposed | e.Remembered) -> str:
+def _searched(event: e.Proposed | e.Remembered | e.Consulted) -> str:
+    if isinstance(event, e.Consulted):
+        counts = f"{event.full} legal sequences, {event.partial} in part, {event.dropped} dropped"
+        return f"{event.region[:6]}: a model was asked about a candidate: {event.reason or counts}"
     if isinstance(event, e.Remembered):
         return f"{event.region[:6]}: {len(event.memories)} findings of earlier runs on like regions"
     return f"{event.region[:6]}: {event.strategy} proposed {len(event.nodes)} candidates"
@@ -145,7 +148,7 @@ def said(event: e.Event) -> tuple[str, Span] | None:
             )
         case e.RunFinished():
             return "run", (f"finished after {event.seconds:.0f} s  {event.detail}", "good")
-        case e.Proposed() | e.Remembered():
+        case e.Proposed() | e.Remembered() | e.Consulted():
             return "search", (_searched(event), "dim")
         case e.TrialStarted() | e.RoundsProgress() | e.SearchProgress():
             return None

@@ -44,7 +44,8 @@ class Asked:
         but leave the answer applicable.
         """
         listed: list[Json] = [[id, candidate.label] for id, candidate in self.candidates.items()]
-        return digest("question/1", _IDS, self.question.region.id, self.question.residency, listed)
+        about: list[Json] = [["focus", *self.question.focus]] if self.question.focus else []
+        return digest("question/1", _IDS, self.question.region.id, self.question.residency, listed, *about)
 
     @functools.cached_property
     def points(self) -> Mapping[tuple[str, Params], Candidate]:

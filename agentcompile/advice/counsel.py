@@ -14,12 +14,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from agentcompile.advice.answer import Reading
+from agentcompile.advice.asked import Asked
 from agentcompile.advice.claims import measured
 from agentcompile.advice.client import Unanswered
 from agentcompile.advice.exchange import Answered, Cassette, Exchange
 from agentcompile.advice.prompt import Prompt, prompt_of
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import AdviceMissed, AdviceTaken, ClaimSettled, Emit, silent
+from agentcompile.events import AdviceMissed, AdviceTaken, ClaimSettled, Consulted, Emit, silent
 from agentcompile.ir.advice import Advice, Question
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Trial
@@ -119,6 +120,10 @@ class Counsel:
         self.waiting = 0
         """The number of requests that are still open."""
         self._exchanges: dict[str, Exchange] = {}
+        self._silent: set[str] = set()
+        """Keys of the questions in the middle of a search that got no answer."""
+        self._consulted: set[str] = set()
+        """Keys of those that got one."""
 
     def __enter__(self) -> Counsel:
         return self
@@ -152,6 +157,66 @@ class Counsel:
         """Return the current advice for a region; KeyError for a region outside the run."""
         self.take()
         return self._now[region]
+
+    @property
+    def consultable(self) -> bool:
+        """Whether anybody, or anything recorded, answers a question in the middle of a search."""
+        return self.asks is not None or self._recalls is not None
+
+    def consult(self, question: Question, *, asks: bool = True) -> Advice | None:
+        """Ask about one region now, wait for the answer and return it; None when there is none.
+
+        What is recorded about the same focus is taken first, so that a resumed search hears the same; a question that
+        got no answer is not asked again. Without `asks` only what is recorded counts.
+
+        Raises:
+            AgentCompileError: the exchange cannot be written (environment).
+        """
+        prompt = prompt_of([question])
+        (asked,) = prompt.asked
+        region, focus = question.region.id, question.focus[0] if question.focus else ""
+        found = self._recorded(asked)
+        if found is None and asks and asked.key not in self._silent:
+            got = self._answer(prompt)
+            if isinstance(got, Unanswered):
+                self._silent.add(asked.key)
+                self._tell(Consulted(region=region, candidate=focus, reason=got.reason))
+            else:
+                found = got
+                if self._keeps is not None:
+                    self._keeps.keep(got.exchange)
+        if found is None:
+            return None
+        self._exchanges[found.exchange.digest] = found.exchange
+        advice = found.reading.advice.get(region, Advice(label=""))
+        counts = advice.sequence_counts
+        if asked.key not in self._consulted:
+            self._consulted.add(asked.key)
+            self._tell(
+                Consulted(
+                    region=region,
+                    candidate=focus,
+                    exchange=found.exchange.digest,
+                    full=counts.full,
+                    partial=counts.partial,
+                    dropped=counts.dropped,
+                )
+            )
+        return advice
+
+    def _recorded(self, asked: Asked) -> Answered | None:
+        cassettes = (one for one in (self._recalls, self._keeps) if one is not None)
+        return next((found for one in cassettes if (found := one.recall(asked)) is not None), None)
+
+    def _answer(self, prompt: Prompt) -> Answered | Unanswered:
+        if self.asks is None:
+            return Unanswered(reason="nothing is recorded about it")
+        try:
+            return self.asks.ask(prompt)
+        except AgentCompileError:
+            raise
+        except Exception as error:  # noqa: BLE001 - an adviser that fails in any way is one that said nothing
+            return Unanswered(reason=f"{type(error).__name__} while asking")
 
     def take(self) -> None:
         """Take every answer that has arrived, without blocking."""

@@ -91,6 +91,7 @@ def region(asked: Asked) -> Json:
         "candidates": [[id, *_point(candidate, asked)] for id, candidate in asked.candidates.items()],
         "candidates_in_all": len(question.candidates),
         **_history(asked),
+        **({"focus": [_focus(asked, id) for id in question.focus]} if question.focus else {}),
     }
 
 
@@ -243,6 +244,15 @@ def _history(asked: Asked) -> dict[str, Json]:
             [ids.get(one.candidate) or _point(points[one.candidate], asked), *_remembered(one)] for one in known
         ]
     return {**found, "launches_of_trials": sizes} if sizes else found
+
+
+def _focus(asked: Asked, id: str) -> Json:
+    """Return a candidate of the focus with what was measured of it; unlisted ones have no id of their own."""
+    ids = {candidate.id: name for name, candidate in asked.candidates.items()}
+    candidate = next(one for one in asked.question.candidates if one.id == id)
+    trials = [trial for trial in asked.question.history if trial.candidate.id == id]
+    found = _result(trials[-1], asked.question) if trials else ["not measured"]
+    return [ids.get(id, ""), *_point(candidate, asked), *found]
 
 
 def _remembered(one: Memory) -> list[Json]:

@@ -108,6 +108,9 @@ How to read it:
   measured and what is allowed. pytorch_us is the time of the captured operators, null before the first measurement.
 - on_like_regions: [candidate, what became of the same point on a region of this kind with other extents, in an earlier
   run on this machine]. It was not measured on this region.
+- focus: where the search stands: a candidate as it is listed with what became of it, then the one that it was made
+  from, and so on. Where there is a focus, let most sequences start at its first candidate, and say in the rationale
+  what the changes from one to the next showed.
 - launches_at_defaults (on a GPU): [blocks, threads a block, bytes of dynamic shared memory a block] of each launch.
   launches_of_trials: [candidate, then of each launch the same numbers and, as the assembler reported them, registers a
   thread, bytes of static shared memory a block and bytes spilled a thread, null where no report is kept].

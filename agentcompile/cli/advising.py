@@ -123,6 +123,25 @@ def said(row: RegionProgress, advice: Advice, screen: Screen) -> None:
         screen.text(f"  {len(refused) - _SHOWN} more were refused; --json shows them")
 
 
+def consulted(row: RegionProgress, screen: Screen) -> None:
+    """Show what a model proposed in the middle of a region's search, and how much of it was legal."""
+    if not row.consulted:
+        return
+    answered = [one for one in row.consulted if one.exchange]
+    counts = SequenceCounts(
+        full=sum(one.full for one in answered),
+        partial=sum(one.partial for one in answered),
+        dropped=sum(one.dropped for one in answered),
+    )
+    none = sum(not one.full + one.partial for one in row.consulted)
+    screen.text(
+        f"asked a model about {len(row.consulted)} candidates, {len(answered)} answers; sequences: {_shares(counts)}; "
+        f"{none} candidates got none that is legal"
+    )
+    for reason in dict.fromkeys(one.reason for one in row.consulted if one.reason):
+        screen.text(f"  no answer: {reason}")
+
+
 def _shares(counts: SequenceCounts) -> str:
     return f"{counts.full} of {counts.total} legal, {counts.partial} in part, {counts.dropped} not"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentcompile.cli.advising import said
+from agentcompile.cli.advising import consulted, said
 from agentcompile.cli.compiling import show
 from agentcompile.cli.render import Screen
 from agentcompile.control.review import open_items
@@ -36,6 +36,7 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         screen.text(_why(row))
         if row.advice is not None:
             said(row, row.advice, screen)
+        consulted(row, screen)
         for one in row.memories:
             stale = ", with a text of the template that changed since" if one.stale else ""
             speed = f" {one.speedup:.2f}×" if one.speedup else ""

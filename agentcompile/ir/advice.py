@@ -36,6 +36,9 @@ class Question:
     memories: tuple[Memory, ...] = ()
     """What earlier runs found about candidates on like regions: what was fast there, then what failed."""
 
+    focus: tuple[str, ...] = ()
+    """Ids of the candidate that is to be changed next, its parent in the search, and so on; empty for any."""
+
     @property
     def floor_ns(self) -> float:
         """The roofline floor of one site at the residency of the step, in nanoseconds."""

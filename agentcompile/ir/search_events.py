@@ -56,6 +56,26 @@ class Proposed(Clean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Consulted(Clean):
+    """A strategy asked a model how to change a candidate."""
+
+    kind: Literal["consulted"] = "consulted"
+    region: str
+    candidate: str
+    """Its id."""
+    exchange: str = ""
+    """The digest of the exchange; empty where there was no answer."""
+    full: int = 0
+    """Proposed sequences of which every step is legal."""
+    partial: int = 0
+    """Those of which the first steps are."""
+    dropped: int = 0
+    """Those without a legal step."""
+    reason: str = ""
+    """Why there was no answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(Clean):
     """What an earlier run on this machine found about the same point on a like region."""
 

@@ -21,6 +21,7 @@ from agentcompile.events import (
     CandidateAsked,
     ChoiceMade,
     ClaimSettled,
+    Consulted,
     Decided,
     DriftFound,
     Event,
@@ -198,7 +199,7 @@ def apply(state: State, event: Event) -> State:
             one = (event.candidate, event.label)
             under_way = (*(other for other in (row.under_way if row else ()) if other != one), one)
             return _update(state, event.region, to="searching", running=event.label, under_way=under_way, rounds=(0, 0))
-        case Proposed() | Remembered():
+        case Proposed() | Remembered() | Consulted():
             return _searching(state, event)
         case RoundsProgress():
             return _update(state, event.region, rounds=(event.done, event.total))
@@ -241,7 +242,10 @@ def apply(state: State, event: Event) -> State:
     assert_never(event)
 
 
-def _searching(state: State, event: Proposed | Remembered) -> State:
+def _searching(state: State, event: Proposed | Remembered | Consulted) -> State:
+    if isinstance(event, Consulted):
+        row = state.row(event.region)
+        return _update(state, event.region, consulted=(*(row.consulted if row else ()), event))
     if isinstance(event, Remembered):
         return _update(state, event.region, memories=event.memories)
     row = state.row(event.region)
@@ -313,7 +317,7 @@ def _without(stages: tuple[StageRow, ...], stage: FlowStage) -> tuple[StageRow, 
 
 
 _SHOWN = ("region", "name", "regime", "sites", "flops", "bytes", "floor_ns", "share", "operators", "ports", "dims")
-_KEPT = ("state", "counts", "proposed", "best", "choice", "head", "advice")
+_KEPT = ("state", "counts", "proposed", "consulted", "best", "choice", "head", "advice")
 """Fields of a row that stay when a resumed run finds its region again."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from agentcompile.events import FlowStage, Offer, Proposed
+from agentcompile.events import Consulted, FlowStage, Offer, Proposed
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.search_events import Memory
 from agentcompile.ir.trial import Choice, Measured, Measurement, Trial
@@ -123,6 +123,8 @@ class RegionProgress:
     counts: Counts = Counts()
     proposed: tuple[Proposed, ...] = ()
     """What the strategy proposed, in its order."""
+    consulted: tuple[Consulted, ...] = ()
+    """What a strategy asked a model in the middle of the search."""
     memories: tuple[Memory, ...] = ()
     """What earlier runs found on like regions."""
     best: Best | None = None

@@ -43,6 +43,7 @@ STRATEGIES: Mapping[str, SearchMethod] = {
     "greedy": SearchMethod(regions=Explorer(Greedy()), step=Descent()),
     "epsilon-greedy": SearchMethod(regions=Explorer(Greedy(epsilon=0.1)), step=Descent()),
     "mcts": SearchMethod(regions=Explorer(Mcts()), step=Descent()),
+    "mcts+advice": SearchMethod(regions=Explorer(Mcts(history=3)), step=Descent()),
 }
 """Search methods by the name that `--strategy` takes; the first is the default."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Container, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol
@@ -57,6 +57,8 @@ class Ground:
     """The advised first points, those of every template among them; empty without advice on a single template."""
     rng: Random
     batch: int
+    consult: Callable[[Sequence[int]], list[list[int]] | None] | None = None
+    """From a point, its parent, … to the points that each sequence proposed by a model passes; None: no model."""
 
     def beginning(self, count: int) -> list[int]:
         """Return at least `count` distinct points to begin with where there are as many: `first`, then random ones."""
@@ -137,7 +139,8 @@ class _Walk:
         self._history: dict[str, list[Trial]] = {}
         self._scores: dict[int, float] = {}
         rng = Random(f"course {budget.seed}")
-        ground = Ground(points=self._points, first=self._first(), rng=rng, batch=max(budget.batch, 1))
+        consult = None if task.consult is None else self._consult
+        ground = Ground(points=self._points, first=self._first(), rng=rng, batch=max(budget.batch, 1), consult=consult)
         self._asking = course.walk(ground)
         self._wanted = next(self._asking, None)
         self._given: dict[int, float] = {}
@@ -218,6 +221,14 @@ class _Walk:
                 (at for at in order if at is not None and at not in self._scores), max(self._budget.batch, 1)
             )
         )
+
+    def _consult(self, focus: Sequence[int]) -> list[list[int]] | None:
+        assert self._task.consult is not None
+        found = self._task.consult(tuple(self._task.candidates[at].id for at in focus))
+        if found is None:
+            return None
+        places = ([self._points.place(id) for id in way] for way in found)
+        return [[at for at in way if at is not None] for way in places]
 
     def _first(self) -> tuple[int, ...]:
         """Return the first point of every template, and the first of the order where there is advice."""

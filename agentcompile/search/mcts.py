@@ -52,6 +52,9 @@ class Mcts:
     """The share of rollouts that begin with values of another fast node."""
     near: float = 0.6
     """The share of transformations that move a parameter to a neighbouring value; the others go to any."""
+    history: int = 0
+    """How much of the way to a node a model sees that is asked how to change it: 1 the node, 2 its parent as well, …; 0
+    asks none. Where its sequences lead nowhere new, the child is chosen as without it."""
     power: float = 3.0
     """A node's value is the best speed in its subtree as a share of the best of all, to this power."""
 
@@ -83,6 +86,8 @@ class _Tree:
         """Whether no node from each down may have another child."""
         self._known: set[int] = set()
         self._scores: dict[int, float] = {}
+        self._ways: dict[int, list[list[int]]] = {}
+        """By node, the points of the sequences that a model proposed for it."""
         self._fast: list[tuple[float, int]] = []
         """The fastest points, as (-score, point)."""
 
@@ -113,7 +118,7 @@ class _Tree:
         while len(made) < self._ground.batch:
             fresh = self._ground.rng.random() < self._settings.fresh
             parent = _ROOT if fresh else self._selected()
-            ask = self._random() if parent == _ROOT else self._child(self._ask[parent].point)
+            ask = self._random() if parent == _ROOT else self._advised(parent) or self._child(self._ask[parent].point)
             if ask is not None:
                 made.append(self._add(parent, ask))
             elif parent == _ROOT:
@@ -169,6 +174,22 @@ class _Tree:
         """Return a random untried point; None when all are tried."""
         point = self._ground.fresh(self._known)
         return None if point is None else Ask(point=point, origin="random")
+
+    def _advised(self, node: int) -> Ask | None:
+        """Return the untried point that a model's first useful sequence leads furthest to; None where none does."""
+        consult, point = self._ground.consult, self._ask[node].point
+        if not self._settings.history or consult is None or point not in self._scores:
+            return None
+        if node not in self._ways:
+            way = [node]
+            while len(way) < self._settings.history and (above := self._parent[way[-1]]) != _ROOT:
+                way.append(above)
+            self._ways[node] = consult([self._ask[one].point for one in way]) or []
+        for way in self._ways[node]:
+            for found in reversed(way):
+                if found not in self._known:
+                    return Ask(point=found, origin="advised", parent=point)
+        return None
 
     def _child(self, point: int) -> Ask | None:
         """Return an untried point that rollouts from `point` found; None where they found none."""

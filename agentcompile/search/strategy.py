@@ -7,7 +7,7 @@ trials from the measurement database count like fresh ones. An empty proposal en
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -51,12 +51,19 @@ class Tried(Protocol):
         """The candidate or move that was tried."""
 
 
+Consult = Callable[[tuple[str, ...]], tuple[tuple[str, ...], ...] | None]
+"""Asks a model how to change a candidate: from its id, its parent's, … to the ids of the legal candidates that each
+proposed sequence of transformations passes; None where there was no answer. The same question gets the same answer."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTask:
     """The task of a region: its legal candidates, and the advice that holds now."""
 
     candidates: tuple[Candidate, ...]
     advice: Advice
+    consult: Consult | None = None
+    """Who proposes changes of a candidate; None where no model is asked."""
 
     @property
     def advised(self) -> tuple[Candidate, ...]:

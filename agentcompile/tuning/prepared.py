@@ -29,7 +29,7 @@ from agentcompile.regions.kinds import facts as kinds
 from agentcompile.runs.stages import stage
 from agentcompile.system.store import Store
 from agentcompile.tuning.partitions import Cut, advise, bound, cut, question_of
-from agentcompile.tuning.tasks import TuneTask
+from agentcompile.tuning.tasks import Consulting, TuneTask
 from agentcompile.tuning.trial_database import TrialDatabase
 
 
@@ -127,6 +127,19 @@ def counsel(
             asked = [replace(one, memories=memories.get(one.region.id, ())) for one in asked]
         found.begin(prompts_of(asked, hot(prepared)))
     return found
+
+
+def consulting(prepared: PreparedModel, counsels: Counsel, past: TrialDatabase) -> Consulting | None:
+    """Return what asks a model, in the middle of a search, how to change a candidate; None where nobody answers."""
+    if not counsels.consultable:
+        return None
+
+    def consult(task: TuneTask, focus: tuple[str, ...], asks: bool) -> tuple[tuple[str, ...], ...] | None:
+        question = question_of(task.space, prepared.ceiling, task.residency)
+        advice = counsels.consult(replace(informed(question, past, prepared.here.store), focus=focus), asks=asks)
+        return None if advice is None else tuple(sequence.points for sequence in advice.sequences)
+
+    return consult
 
 
 def informed(question: Question, past: TrialDatabase, store: Store | None = None) -> Question:

@@ -19,7 +19,7 @@ from agentcompile.tuning.ranker import Ranker
 from agentcompile.tuning.run_trials import RunTrials
 from agentcompile.tuning.scheduler import TaskScheduler
 from agentcompile.tuning.step_candidates import StepCandidates
-from agentcompile.tuning.tasks import TuneTask
+from agentcompile.tuning.tasks import Consulting, TuneTask
 from agentcompile.tuning.trial_database import TrialDatabase
 from agentcompile.tuning.tuner import Tuner
 
@@ -46,18 +46,20 @@ def tuning_session(
     seed: int,
     say: Callable[[Mapping[str, float]], None] = lambda best: None,
     strategy: str = "",
+    consult: Consulting | None = None,
 ) -> TuningSession:
     """Return a session without trials.
 
     `advised` returns the advice that holds for a task now. `say` receives the best times of regions in ns, by id,
     whenever they may have changed. `strategy` is the name of the search strategy, with its settings, for events.
+    `consult` asks a model how to change a candidate.
     """
     target, notes = prepared.here.target, Notes(prepared.here.store)
     jobs = JobMaker(target)
     trials = RunTrials([*prepared.tasks, *prepared.prompt_tasks], jobs)
     acceptance = Acceptance(trials, jobs, evaluator, known, notes, target, emit, steering)
     baselines = BaselineTimes(evaluator, notes, target, known.policy, seed)
-    tuner = Tuner(jobs, evaluator, known, baselines, notes, emit, seed, advised, steering, strategy)
+    tuner = Tuner(jobs, evaluator, known, baselines, notes, emit, seed, advised, steering, strategy, consult)
     ranker = Ranker(trials, jobs, acceptance, advised)
     scheduler = TaskScheduler(
         trials,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentcompile.ir.advice import Advice
@@ -21,6 +22,11 @@ class TuneTask:
     residency: Residency
     floor_ns: float
     """The roofline floor of one site in ns at that residency; 0 when the ceilings are not reliable."""
+
+
+Consulting = Callable[[TuneTask, tuple[str, ...], bool], tuple[tuple[str, ...], ...] | None]
+"""Asks a model how to change a candidate of a task, as `search.strategy.Consult` does. Only recorded answers count
+where the last argument is False, as when no time is left."""
 
 
 def templates_of(task: TuneTask) -> dict[str, Template]:

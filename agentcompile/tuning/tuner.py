@@ -23,7 +23,7 @@ from agentcompile.tuning.baselines import BaselineTimes
 from agentcompile.tuning.floors import Floors
 from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.ranking import finalists
-from agentcompile.tuning.tasks import TuneTask, templates_of
+from agentcompile.tuning.tasks import Consulting, TuneTask, templates_of
 from agentcompile.tuning.trial_database import TrialDatabase, disturbed, trial_of
 
 CONFIRMED = 3
@@ -47,10 +47,12 @@ class Tuner:
         advised: Callable[[TuneTask], Advice] = lambda task: task.advice,
         steering: Steering | None = None,
         strategy: str = "",
+        consult: Consulting | None = None,
     ) -> None:
         """`advised` returns the advice that holds for a task now; it is called before each proposal.
 
-        `strategy` is the name, with its settings, of the strategy that searches, for its events.
+        `strategy` is the name, with its settings, of the strategy that searches, for its events. `consult` asks a model
+        how to change a candidate, for strategies that do.
         """
         self._jobs, self._baselines = jobs, baselines
         self._advised = advised
@@ -64,7 +66,7 @@ class Tuner:
         self._unfit: dict[str, Verdict] = {}
         """Verdicts by candidate id of those that failed while they were prepared ahead, until their trial is made."""
         self._floors = Floors(evaluator)
-        self._strategy = strategy
+        self._strategy, self._consult = strategy, consult
         self._told = {
             (event.region, node.candidate, event.rounds)
             for row in self._steering.earlier.rows
@@ -116,8 +118,10 @@ class Tuner:
         reaches the point where it was.
         """
         found, space = list(trials), tuple(task.space)
+        ask = self._consult
+        consult = None if ask is None else lambda focus: ask(task, focus, left() > 0)
         while not self._floors.reached(task, found):
-            asked_of = SearchTask(candidates=space, advice=self._order(task, found))
+            asked_of = SearchTask(candidates=space, advice=self._order(task, found), consult=consult)
             asked = strategy.propose(asked_of, found, budget)
             known = [self._known(task, one, asked.rounds, "search") for one in asked.candidates]
             if not known or (None in known and left() <= 0):

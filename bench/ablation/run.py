@@ -32,6 +32,8 @@ from . import recorded, study
 from .compiles import KIND as COMPILES
 
 SEEDS, BUDGET = 15, 1000
+_ALONE = tuple(name for name in STRATEGIES if "+advice" not in name)
+"""The strategies that ask no model: on a recorded space nobody is asked."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -58,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
     _refuse(asked, ("models", "arms", "judged", "context", "threads", "seconds", "show"), "does not go with --space")
     request = recorded.Request(
         spaces=tuple(asked.space),
-        strategies=tuple(asked.strategies or ([] if asked.peer else STRATEGIES)),
+        strategies=tuple(asked.strategies or ([] if asked.peer else _ALONE)),
         peers=tuple(asked.peer),
         seeds=SEEDS if asked.seeds is None else asked.seeds,
         budget=BUDGET if asked.budget is None else asked.budget,
@@ -132,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--space", type=Path, action="append", default=[], metavar="FILE", help="a recorded space; may be repeated")
     add(
         "--strategies", action="append", default=[], metavar="NAME;NAME",
-        help=f"as `compile --strategy` takes them, separated by semicolons; may be repeated ({';'.join(STRATEGIES)})",
+        help=f"as `compile --strategy` takes them, separated by semicolons; may be repeated ({';'.join(_ALONE)})",
     )  # fmt: skip
     add(
         "--peer", action="append", default=[], metavar="kernel-tuner:NAME",

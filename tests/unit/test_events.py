@@ -12,7 +12,6 @@ from agentcompile import events
 from agentcompile.events import (
     DURABLE,
     PROGRESS,
-    TEXT_LIMIT,
     Event,
     RegionFound,
     StageFinished,
@@ -20,6 +19,7 @@ from agentcompile.events import (
     Warned,
     clean,
 )
+from agentcompile.ir.cleaning import TEXT_LIMIT
 from agentcompile.ir.codec import CodecError
 from agentcompile.ir.trial import BuildFailed
 

@@ -144,6 +144,30 @@ class ByTwo:
         return Proposal(candidates=tuple(left[:2]), rounds=budget.rounds)
 
 
+class Asking(ByTwo):
+    """Consults about the first candidate before it proposes."""
+
+    def propose(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> Proposal[Candidate]:
+        assert task.consult is not None
+        task.consult((task.candidates[0].id,))
+        return super().propose(task, trials, budget)
+
+
+def test_a_model_is_asked_only_while_there_is_time(tmp_path: Path, task: TuneTask) -> None:
+    heard: list[tuple[str, tuple[str, ...], bool]] = []
+
+    def consult(about: TuneTask, focus: tuple[str, ...], asks: bool) -> None:
+        heard.append((about.region.id, focus, asks))
+
+    desk, own, first = Desk(tmp_path), task.region.id, next(iter(task.space)).id
+    notes = Notes(Store(tmp_path / "store"))
+    parts = (desk.jobs, desk.judge, desk.past, desk.baselines, notes, desk.told.append, 0)
+    tuner = Tuner(*parts, consult=consult)  # type: ignore[arg-type]
+    times = iter([1.0, 1.0, 1.0, 1.0, 0.0, 0.0])
+    tuner.search(task, Asking(), Budget(trials=100), [], lambda: next(times))
+    assert heard == [(own, (first,), True), (own, (first,), True), (own, (first,), False)]
+
+
 def test_a_search_whose_time_is_up_goes_on_to_where_it_was(tmp_path: Path, task: TuneTask) -> None:
     first, looks = Desk(tmp_path), iter([1.0, 1.0, 0.0])
     made = first.tuner.search(task, ByTwo(), Budget(trials=100), [], lambda: next(looks))
