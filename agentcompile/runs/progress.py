@@ -243,12 +243,12 @@ def apply(state: State, event: Event) -> State:
 
 
 def _searching(state: State, event: Proposed | Remembered | Consulted) -> State:
+    row = state.row(event.region)
     if isinstance(event, Consulted):
-        row = state.row(event.region)
-        return _update(state, event.region, consulted=(*(row.consulted if row else ()), event))
+        known = row.consulted if row else ()  # a resumed run hears what it heard before once more
+        return state if event in known else _update(state, event.region, consulted=(*known, event))
     if isinstance(event, Remembered):
         return _update(state, event.region, memories=event.memories)
-    row = state.row(event.region)
     return _update(state, event.region, proposed=(*(row.proposed if row else ()), event))
 
 

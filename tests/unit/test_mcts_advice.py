@@ -27,12 +27,14 @@ from agentcompile.ir.advice import Advice, Usage
 from agentcompile.ir.search_events import Node
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Trial
+from agentcompile.runs.progress import fold
 from agentcompile.search import STRATEGIES, Budget, SearchTask, strategy_of
 from agentcompile.search.course import Explorer
 from agentcompile.search.mcts import Mcts
 from agentcompile.search.points import points_of
 from agentcompile.search.strategy import Consult
 from agentcompile.search.traces import replayed
+from tests.unit import runs
 from tests.unit.answers import answer, question
 from tests.unit.fakes import RecordedJudge, measured
 from tests.unit.test_courses import space, truth
@@ -267,6 +269,13 @@ def test_when_no_time_is_left_only_what_is_recorded_counts(tmp_path: Path) -> No
     advice = found.consult(asked)
     assert advice is not None
     assert counsel(from_focus, tmp_path)[0].consult(asked, asks=False) == advice
+
+
+def test_a_run_counts_what_it_heard_once_however_often_it_goes_on() -> None:
+    heard = Consulted(region=runs.FOUND.region, candidate="c", exchange="e", full=2)
+    other = replace(heard, candidate="d")
+    told = [runs.STARTED, runs.FOUND, heard, other, runs.STARTED, runs.FOUND, heard]
+    assert fold(told).rows[0].consulted == (heard, other)
 
 
 def test_one_without_a_focus_and_one_with_it_are_two_questions() -> None:
