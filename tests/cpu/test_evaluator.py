@@ -16,7 +16,7 @@ from agentcompile.build import find_toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Limits, Prepared, WorkerEvaluator
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
-from agentcompile.measure import Timing, contrast, measurement
+from agentcompile.measure import POLICY, Timing, contrast, measurement
 from tests.cpu import jobs
 
 ROOT = Path(__file__).parents[2]
@@ -175,7 +175,8 @@ def test_a_kernel_is_timed_beside_pytorch_in_fresh_processes(judge: WorkerEvalua
     assert isinstance(timing, Timing)
     assert timing.arms == ("pytorch", ready.job.candidate.label, library.job.candidate.label)
     assert (timing.live, timing.failed, len(timing.processes)) == ((0, 1, 2), (), 3)
-    assert all(len(process.rounds) == 4 for process in timing.processes)
+    most = round((1 + POLICY.more_rounds) * 4)  # those that others on the machine disturb are replaced by more
+    assert all(4 <= len(process.rounds) <= most for process in timing.processes)
     found = measurement(timing, 1, 0, bytes=ready.job.region.cost.bytes, claim=0.005)
     assert 0 < found.median_ns < found.baseline_ns
 
