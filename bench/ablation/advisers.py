@@ -28,17 +28,16 @@ from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Prepared,
 from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
 from agentcompile.events import silent
 from agentcompile.ir.advice import Question
-from agentcompile.ir.codec import CodecError, decode, encode
-from agentcompile.ir.digest import canonical
+from agentcompile.ir.codec import encode
 from agentcompile.materialize import specialise
 from agentcompile.measure import Timing
 from agentcompile.options import Options, resolve
-from agentcompile.runs.session import environment_error, write_atomically
 from agentcompile.runs.tables import Table
 from agentcompile.tuning.partitions import question_of
 from agentcompile.tuning.prepared import PreparedModel, prepare
 from agentcompile.tuning.tasks import TuneTask, templates_of
 
+from .files import figure, read_result, write_beside, write_result
 from .result import FORMAT, WITHIN, Ablation, Judged, Model, near_of, quick_ns, standing_of
 
 SEEDS = 20
@@ -202,8 +201,10 @@ def run(asked: argparse.Namespace) -> int:
             raise AgentCompileError("ablate: no model was named", hint="agentcompile ablate bench/models/sample")
         result = _made(asked)
     if asked.out is not None:
-        _write(result, asked.out)
-        _draw(result, asked.out)
+        write_result(result, asked.out)
+        from .plot import draw
+
+        write_beside(asked.out, figure(lambda: draw(result), _say))
     print(json.dumps(encode(result), indent=1) if asked.json else "\n".join(report(result)))
     return ExitCode.OK
 
@@ -234,7 +235,7 @@ def _made(asked: argparse.Namespace) -> Ablation:
 
 def _keep(before: Ablation, out: Path | None, model: Model) -> None:
     if out is not None:
-        _write(replace(before, models=(*before.models, model)), out)
+        write_result(replace(before, models=(*before.models, model)), out)
 
 
 def _say(text: str) -> None:
@@ -247,38 +248,8 @@ def read(path: Path) -> Ablation:
     Raises:
         AgentCompileError: the file cannot be read, is not the result of an ablation, or has a newer format (usage).
     """
-    try:
-        found = json.loads(path.read_bytes())
-        if isinstance(found, dict) and isinstance(found.get("format"), int) and found["format"] > FORMAT:
-            raise AgentCompileError(f"{path}: format: {found['format']} is newer than {FORMAT}", hint="upgrade")
-        result: Ablation = decode(Ablation, found, "ablation")
-    except OSError as error:
-        raise AgentCompileError(f"{path}: cannot be read: {error.strerror}", hint="check the path") from error
-    except (CodecError, ValueError) as error:
-        hint = "name a file that `agentcompile ablate --out` wrote"
-        raise AgentCompileError(f"{path}: no result of an ablation: {str(error)[:200]}", hint=hint) from error
-    return result
-
-
-def _write(result: Ablation, out: Path) -> None:
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, canonical(encode(result)) + b"\n")
-    except OSError as error:
-        raise environment_error(error, out) from error
-
-
-def _draw(result: Ablation, out: Path) -> None:
-    from .plot import draw
-
-    try:
-        png, svg = draw(result)
-        write_atomically(out.with_suffix(".png"), png)
-        write_atomically(out.with_suffix(".svg"), svg.encode())
-    except ImportError as error:
-        _say(f"no plot: {error}; pip install 'agentcompile[bench]'")
-    except OSError as error:
-        raise environment_error(error, out.with_suffix(".png")) from error
+    hint = "name a file that `agentcompile ablate --out` wrote"
+    return read_result(path, Ablation, "an ablation", newest=FORMAT, hint=hint)
 
 
 def report(result: Ablation) -> Iterator[str]:

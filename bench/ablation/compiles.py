@@ -12,13 +12,14 @@ from typing import NamedTuple
 from agentcompile.events import AdviserReplied, Event, SearchProgress
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.target import Target
-from agentcompile.measure.student import t_quantile
+from agentcompile.measure.policy import POLICY
+
+from ..harness.means import mean_of
 
 FORMAT = 1
 KIND = "agentcompile compiles"
 MARKS = (25, 50, 100, 200)
 """Numbers of trials after which the best step is looked at."""
-_LEVEL = 0.05
 _MOST_LOG = math.log(sys.float_info.max)
 
 
@@ -65,7 +66,7 @@ class Compile:
     step_ns: float | None = None
     """The median time of the final step, beside the other arms of the same model and seed; None before it is timed."""
     log_ratio: float | None = None
-    """ln(time of the first arm ÷ time), from the rounds that both were timed in; above 0 is faster."""
+    """ln(time of the first arm ÷ time) in the rounds that both were timed in; above 0 is faster; None without both."""
     half_width: float | None = None
     """Half the width of the 95 % interval of `log_ratio`."""
     failure: str = ""
@@ -136,9 +137,9 @@ class TimedStep(NamedTuple):
 
     ns: float
     """The median."""
-    log_ratio: float
-    """ln(time of the first arm ÷ time)."""
-    half_width: float
+    log_ratio: float | None
+    """ln(time of the first arm ÷ time); None where the first arm has no step."""
+    half_width: float | None
     """Half the width of the ratio's 95 % interval."""
 
 
@@ -192,10 +193,10 @@ def _speedup(found: Sequence[Compile]) -> tuple[float, float, float]:
     ratios = [(one.log_ratio, one.half_width or 0.0) for one in found if one.log_ratio is not None]
     if not ratios:
         return math.nan, math.nan, math.nan
-    logs = [log for log, _ in ratios]
-    mean, half = statistics.fmean(logs), ratios[0][1]
-    if len(logs) > 1:
-        half = t_quantile(1 - _LEVEL / 2, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    mean, half = ratios[0]
+    if len(ratios) > 1:
+        over_seeds = mean_of([log for log, _ in ratios])
+        mean, half = over_seeds.value, over_seeds.half_width(POLICY.alpha)
     return _ratio(mean), _ratio(mean - half), _ratio(mean + half)
 
 

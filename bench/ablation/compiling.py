@@ -25,20 +25,20 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.machine import evaluator_of, this_machine
 from agentcompile.evaluation.step_clock import POSITION, StepClock
 from agentcompile.events import Event
-from agentcompile.ir.codec import CodecError, decode, encode
-from agentcompile.ir.digest import Json, canonical
+from agentcompile.ir.codec import encode
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Regime
 from agentcompile.measure import POLICY, Timing, contrast
 from agentcompile.options import resolve
 from agentcompile.replay.open import Opened, open_lock
 from agentcompile.runs.progress import TIMED
-from agentcompile.runs.session import RunDirectory, environment_error, write_atomically
+from agentcompile.runs.session import RunDirectory
 from agentcompile.runs.tables import Table, duration
 
 from ..harness.records import nameless, revision
 from ..harness.times import command_of
 from .compiles import FORMAT, MARKS, Arm, Compile, Compiles, TimedStep, progress_of, standings, timed_beside
+from .files import figure, read_result, write_beside, write_result
 
 _LIMIT_S = 3600.0
 _MOST = 1_000_000
@@ -105,7 +105,8 @@ def run(request: Request, *, as_json: bool = False) -> int:
             kept = [one for one in result.compiles if (one.model, one.seed) != (model.name, seed)]
             group = _group(request, model, seed)
             result = replace(result, compiles=(*kept, *group))
-            _write(result, request.out)
+            if request.out is not None:
+                write_result(result, request.out)
     return show(result, request.out, as_json=as_json)
 
 
@@ -116,23 +117,12 @@ def show(result: Compiles, out: Path | None, *, as_json: bool) -> int:
         AgentCompileError: a file cannot be written (environment).
     """
     if out is not None:
-        _write(result, out)
-        _draw(result, out)
+        from .compile_curves import draw
+
+        write_result(result, out)
+        write_beside(out, figure(lambda: draw(result), _say))
     print(json.dumps(encode(result), indent=1) if as_json else "\n".join(report(result)))
     return ExitCode.OK
-
-
-def _draw(result: Compiles, out: Path) -> None:
-    from .compile_curves import draw
-
-    try:
-        png, svg = draw(result)
-        for suffix, content in ((".png", png), (".svg", svg.encode())):
-            write_atomically(out.with_suffix(suffix), content)
-    except ImportError as error:
-        _say(f"no figure: {error}; pip install 'agentcompile[bench]'")
-    except OSError as error:
-        raise environment_error(error, out) from error
 
 
 def _begun(request: Request) -> Compiles:
@@ -229,9 +219,13 @@ def _timed(locks: Mapping[str, Path], model: Path, request: Request, seed: int) 
     for arm, name in enumerate(opened):
         if arm not in timing.live:
             continue
-        beside = contrast(timing, arm, 0, claim=POLICY.claim) if arm and 0 in timing.live else None
-        ratio, half = (beside.log_ratio, beside.half_width) if beside else (0.0, 0.0)
-        found[name] = TimedStep(timing.median_ns(arm), ratio, half)
+        ratio: tuple[float | None, float | None] = (None, None)  # without a lock of the first arm there is nothing
+        if name == request.arms[0].name:
+            ratio = (0.0, 0.0)
+        elif first == request.arms[0].name and 0 in timing.live:
+            beside = contrast(timing, arm, 0, claim=POLICY.claim)
+            ratio = (beside.log_ratio, beside.half_width)
+        found[name] = TimedStep(timing.median_ns(arm), *ratio)
     return found
 
 
@@ -262,18 +256,8 @@ def read_compiles(path: Path) -> Compiles:
     Raises:
         AgentCompileError: it cannot be read, is no such result, or has a newer format (usage).
     """
-    try:
-        found: Json = json.loads(path.read_bytes())
-        newer = found.get("format") if isinstance(found, dict) else None
-        if isinstance(newer, int) and newer > FORMAT:
-            raise AgentCompileError(f"{path}: format: {newer} is newer than {FORMAT}", hint="upgrade agentcompile")
-        result: Compiles = decode(Compiles, found, "compiles")
-    except OSError as error:
-        raise AgentCompileError(f"{path}: cannot be read: {error.strerror}", hint="check the path") from error
-    except (CodecError, ValueError, RecursionError) as error:
-        hint = "name a file that `agentcompile ablate MODEL --strategies … --out` wrote, or one that does not exist yet"
-        raise AgentCompileError(f"{path}: no result of compiles: {str(error)[:200]}", hint=hint) from error
-    return result
+    hint = "name a file that `agentcompile ablate MODEL --strategies … --out` wrote, or one that does not exist yet"
+    return read_result(path, Compiles, "compiles", newest=FORMAT, hint=hint)
 
 
 def report(result: Compiles) -> list[str]:
@@ -283,7 +267,7 @@ def report(result: Compiles) -> list[str]:
     rows = []
     for one in standings(result):
         told = f"{one.compiles}" + (f", {one.failed} failed" if one.failed else "")
-        known = one.failed < one.compiles
+        known, beside = one.failed < one.compiles, one.speedup > 0
         after = [duration(ns) if ns < float("inf") else "-" for ns in one.after]
         rows.append(
             (
@@ -291,8 +275,8 @@ def report(result: Compiles) -> list[str]:
                 one.arm,
                 told,
                 duration(one.step_ns) if known else "-",
-                f"{one.speedup:.3f}×" if known else "-",
-                f"{one.low:.3f}–{one.high:.3f}" if known and one.high < float("inf") else "-",
+                f"{one.speedup:.3f}×" if beside else "-",
+                f"{one.low:.3f}–{one.high:.3f}" if beside and one.high < float("inf") else "-",
                 f"{one.trials:g}",
                 f"{one.seconds:.0f}",
                 f"{one.calls}",
@@ -304,16 +288,6 @@ def report(result: Compiles) -> list[str]:
     under = f"speed-up over {result.arms[0]} in the same rounds; each search: {limit}"
     right = tuple(range(2, len(heads) + len(marks)))
     return [*columns(Table(heads=(*heads, *marks), rows=rows, right=right)), under]
-
-
-def _write(result: Compiles, out: Path | None) -> None:
-    if out is None:
-        return
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, canonical(encode(result)) + b"\n")
-    except OSError as error:
-        raise environment_error(error, out) from error
 
 
 def _say(text: str) -> None:

@@ -17,13 +17,13 @@ from pathlib import Path
 import agentcompile
 from agentcompile import search
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.codec import CodecError, decode, encode
-from agentcompile.ir.digest import Json, canonical, digest_files
-from agentcompile.runs.session import environment_error, write_atomically
+from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import digest_files
 from agentcompile.system.probe import cpus_at_once, probe
 
 from ..harness.records import nameless, revision
 from . import peer, tables
+from .files import figure, read_result, write_beside, write_result
 from .pool import Cell, curves
 from .simulate import Curve
 from .spaces import RecordedSpace, read_space
@@ -212,15 +212,6 @@ def shown(path: Path) -> Study:
     return study
 
 
-def kind_of(path: Path) -> str:
-    """Return the kind that a result file says it has; empty where it says none or cannot be read."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return ""
-    return str(found.get("kind", "")) if isinstance(found, dict) else ""
-
-
 def read_study(path: Path) -> Study:
     """Read a result file.
 
@@ -228,45 +219,20 @@ def read_study(path: Path) -> Study:
         AgentCompileError: it cannot be read, is no result of a study, or has a newer format (usage).
     """
     hint = "name a file that `agentcompile ablate --space … --out` wrote, or one that does not exist yet"
-    try:
-        found: Json = json.loads(path.read_bytes())
-        newer = found.get("format") if isinstance(found, dict) else None
-        if isinstance(newer, int) and newer > FORMAT:
-            raise AgentCompileError(f"{path}: format: {newer} is newer than {FORMAT}", hint="upgrade agentcompile")
-        study: Study = decode(Study, found, "study")
-    except OSError as error:
-        raise AgentCompileError(f"{path}: cannot be read: {error.strerror}", hint="check the path") from error
-    except (CodecError, ValueError, RecursionError) as error:
-        raise AgentCompileError(f"{path}: no result of a study: {str(error)[:200]}", hint=hint) from error
-    return study
+    return read_result(path, Study, "a study", newest=FORMAT, hint=hint)
 
 
 def _write(study: Study, out: Path | None) -> None:
-    if out is None:
-        return
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, canonical(encode(study)) + b"\n")
-    except OSError as error:
-        raise environment_error(error, out) from error
+    if out is not None:
+        write_result(study, out)
 
 
 def _write_beside(study: Study, out: Path) -> None:
     from .curves import draw
 
-    files, picture = {".csv": tables.as_csv(study).encode()}, ""
-    try:
-        png, svg = draw(study)
-        files |= {".png": png, ".svg": svg.encode()}
-        picture = out.with_suffix(".svg").name
-    except ImportError as error:
-        _say(f"no figure: {error}; pip install 'agentcompile[bench]'")
-    files[".md"] = tables.as_markdown(study, picture).encode()
-    for suffix, content in files.items():
-        try:
-            write_atomically(out.with_suffix(suffix), content)
-        except OSError as error:
-            raise environment_error(error, out.with_suffix(suffix)) from error
+    pictures = figure(lambda: draw(study), _say)
+    page = tables.as_markdown(study, out.with_suffix(".svg").name if pictures else "")
+    write_beside(out, {".csv": tables.as_csv(study).encode(), **pictures, ".md": page.encode()})
 
 
 def _say(text: str) -> None:

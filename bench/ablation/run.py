@@ -28,7 +28,7 @@ from pathlib import Path
 from agentcompile.errors import AgentCompileError
 from agentcompile.search import STRATEGIES
 
-from . import recorded, study
+from . import files, recorded, study
 from .compiles import KIND as COMPILES
 
 SEEDS, BUDGET = 15, 1000
@@ -43,14 +43,14 @@ def run(arguments: Sequence[str]) -> int:
         AgentCompileError: an argument is wrong, or what it names cannot be read, compared or written.
     """
     asked = _parser().parse_args(arguments)
-    if asked.show and recorded.kind_of(asked.show[0]) == study.KIND:
+    if asked.show and files.kind_of(asked.show[0]) == study.KIND:
         if len(asked.show) > 1 or asked.space:
             raise AgentCompileError("--show: one result of recorded spaces at a time", hint="name one file")
         return recorded.show(recorded.shown(asked.show[0]), asked.out, as_json=asked.json)
     if asked.models and asked.strategies and not asked.space:
         return _compile(asked, arguments)
     if not asked.space:
-        if asked.show and recorded.kind_of(asked.show[0]) == COMPILES:
+        if asked.show and files.kind_of(asked.show[0]) == COMPILES:
             return _show_compiles(asked)
         names = ("strategies", "peer", "seeds", "budget", "within", "jobs", "seconds")
         _refuse(asked, names, "needs --space FILE, or MODEL and --strategies")

@@ -134,6 +134,18 @@ def test_one_seed_has_the_interval_of_its_rounds_and_none_has_none() -> None:
     assert "1, 1 failed" in "\n".join(report(study(made("a@none", log_ratio=None))))
 
 
+def test_without_a_lock_of_the_first_arm_there_is_a_step_and_no_speed_up() -> None:
+    group = [made("a@none", log_ratio=None), replace(made("b@none"), step_ns=None, log_ratio=None, half_width=None)]
+    timed = timed_beside(group, {"b@none": TimedStep(2e6, None, None)})
+    first, second = standings(study(*timed))
+    assert (first.failed, second.failed, second.step_ns) == (1, 0, 2e6)
+    assert math.isnan(second.speedup)
+    row = next(line for line in report(study(*timed)) if "b@none" in line)
+    assert "2 ms" in row
+    assert "nan" not in row
+    assert "×" not in row
+
+
 def test_what_was_timed_goes_to_its_arm_and_what_was_not_says_so() -> None:
     group = [made("a@none", log_ratio=None), replace(made("b@none"), step_ns=None, log_ratio=None, half_width=None)]
     one, other = timed_beside(group, {"a@none": TimedStep(10.0, 0.0, 0.0)})
