@@ -48,6 +48,11 @@ class Asked:
         return digest("question/1", _IDS, self.question.region.id, self.question.residency, listed, *about)
 
     @functools.cached_property
+    def names(self) -> Mapping[str, str]:
+        """The ids of the listed candidates in the prompt, by their own."""
+        return {candidate.id: name for name, candidate in self.candidates.items()}
+
+    @functools.cached_property
     def points(self) -> Mapping[tuple[str, Params], Candidate]:
         """Every candidate of the space, listed or not, by the id of its template and its parameters."""
         return {(candidate.template, candidate.params): candidate for candidate in self.question.candidates}

@@ -21,7 +21,7 @@ from agentcompile.advice.exchange import Answered, Cassette, Exchange
 from agentcompile.advice.prompt import Prompt, prompt_of
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import AdviceMissed, AdviceTaken, ClaimSettled, Consulted, Emit, silent
-from agentcompile.ir.advice import Advice, Question
+from agentcompile.ir.advice import Advice, Question, SequenceCounts
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Trial
 
@@ -120,10 +120,8 @@ class Counsel:
         self.waiting = 0
         """The number of requests that are still open."""
         self._exchanges: dict[str, Exchange] = {}
-        self._silent: set[str] = set()
-        """Keys of the questions in the middle of a search that got no answer."""
-        self._consulted: set[str] = set()
-        """Keys of those that got one."""
+        self._consulted: dict[str, Answered | Unanswered] = {}
+        """What came of the questions in the middle of a search, by key."""
 
     def __enter__(self) -> Counsel:
         return self
@@ -174,49 +172,47 @@ class Counsel:
         """
         prompt = prompt_of([question])
         (asked,) = prompt.asked
-        region, focus = question.region.id, question.focus[0] if question.focus else ""
-        found = self._recorded(asked)
-        if found is None and asks and asked.key not in self._silent:
-            got = self._answer(prompt)
-            if isinstance(got, Unanswered):
-                self._silent.add(asked.key)
-                self._tell(Consulted(region=region, candidate=focus, reason=got.reason))
-            else:
-                found = got
-                if self._keeps is not None:
-                    self._keeps.keep(got.exchange)
-        if found is None:
-            return None
-        self._exchanges[found.exchange.digest] = found.exchange
-        advice = found.reading.advice.get(region, Advice(label=""))
-        counts = advice.sequence_counts
         if asked.key not in self._consulted:
-            self._consulted.add(asked.key)
-            self._tell(
-                Consulted(
-                    region=region,
-                    candidate=focus,
-                    exchange=found.exchange.digest,
-                    full=counts.full,
-                    partial=counts.partial,
-                    dropped=counts.dropped,
-                )
-            )
-        return advice
+            found: Answered | Unanswered | None = self._recorded(asked)
+            if found is None and not asks:
+                return None
+            self._consulted[asked.key] = found = found or self._answer_now(prompt)
+            self._tell_of(question, found)
+        answered = self._consulted[asked.key]
+        if isinstance(answered, Unanswered):
+            return None
+        return answered.reading.advice.get(question.region.id, Advice(label=""))
 
     def _recorded(self, asked: Asked) -> Answered | None:
         cassettes = (one for one in (self._recalls, self._keeps) if one is not None)
         return next((found for one in cassettes if (found := one.recall(asked)) is not None), None)
 
-    def _answer(self, prompt: Prompt) -> Answered | Unanswered:
+    def _answer_now(self, prompt: Prompt) -> Answered | Unanswered:
         if self.asks is None:
             return Unanswered(reason="nothing is recorded about it")
-        try:
-            return self.asks.ask(prompt)
-        except AgentCompileError:
-            raise
-        except Exception as error:  # noqa: BLE001 - an adviser that fails in any way is one that said nothing
-            return Unanswered(reason=f"{type(error).__name__} while asking")
+        got = _answer(self.asks, prompt)
+        if isinstance(got, Answered) and self._keeps is not None:
+            self._keeps.keep(got.exchange)
+        return got
+
+    def _tell_of(self, question: Question, found: Answered | Unanswered) -> None:
+        region, focus = question.region.id, question.focus[0] if question.focus else ""
+        if isinstance(found, Unanswered):
+            self._tell(Consulted(region=region, candidate=focus, reason=found.reason))
+            return
+        self._exchanges[found.exchange.digest] = found.exchange
+        advice = found.reading.advice.get(region)
+        counts = advice.sequence_counts if advice is not None else SequenceCounts()
+        self._tell(
+            Consulted(
+                region=region,
+                candidate=focus,
+                exchange=found.exchange.digest,
+                full=counts.full,
+                partial=counts.partial,
+                dropped=counts.dropped,
+            )
+        )
 
     def take(self) -> None:
         """Take every answer that has arrived, without blocking."""
@@ -258,11 +254,9 @@ class Counsel:
 
     def _ask(self, asks: Asks, prompt: Prompt) -> None:
         try:
-            self._came.put((prompt, asks.ask(prompt)))
+            self._came.put((prompt, _answer(asks, prompt)))
         except AgentCompileError as error:  # for example a full disk: raised again when the answer is taken
             self._came.put((prompt, error))
-        except Exception as error:  # noqa: BLE001 - an adviser that fails in any way is one that said nothing
-            self._came.put((prompt, Unanswered(reason=f"{type(error).__name__} while asking")))
 
     def _recall(self, prompt: Prompt, question: Question) -> bool:
         asked = next(asked for asked in prompt.asked if asked.question is question)
@@ -310,3 +304,17 @@ class Counsel:
         head = tuple(candidate.label for candidate in now.sorted(question.candidates)[:_HEAD])
         ranked = replace(now, order=now.order[: len(now.rationales)])
         self._tell(AdviceTaken(region=region, exchange=exchange.digest, advice=ranked, head=head))
+
+
+def _answer(asks: Asks, prompt: Prompt) -> Answered | Unanswered:
+    """Ask; an adviser that fails in any way is one that said nothing.
+
+    Raises:
+        AgentCompileError: for example, the disk is full.
+    """
+    try:
+        return asks.ask(prompt)
+    except AgentCompileError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        return Unanswered(reason=f"{type(error).__name__} while asking")

@@ -225,13 +225,12 @@ def _history(asked: Asked) -> dict[str, Json]:
 
     A candidate that is not listed has no id; it is written like a listed one, without the id.
     """
-    ids = {candidate.id: id for id, candidate in asked.candidates.items()}
     last = {trial.candidate.id: trial for trial in asked.question.history}
     told: list[Json] = []
     sizes: list[Json] = []
     for trial in _told(list(last.values())):
         template = next(one for one in asked.templates.values() if one.id == trial.candidate.template)
-        id: Json = ids.get(trial.candidate.id) or _point(trial.candidate, asked)
+        id: Json = asked.names.get(trial.candidate.id) or _point(trial.candidate, asked)
         told.append([id, *_result(trial, asked.question)])
         if any(launch.grid for launch in template.launches):
             sizes.append([id, *_used(template, trial.candidate, asked.question)])
@@ -241,18 +240,17 @@ def _history(asked: Asked) -> dict[str, Json]:
         points = {candidate.id: candidate for candidate in asked.question.candidates}
         known = [one for one in asked.question.memories if one.candidate in points][:TOLD]
         found["on_like_regions"] = [
-            [ids.get(one.candidate) or _point(points[one.candidate], asked), *_remembered(one)] for one in known
+            [asked.names.get(one.candidate) or _point(points[one.candidate], asked), *_remembered(one)] for one in known
         ]
     return {**found, "launches_of_trials": sizes} if sizes else found
 
 
 def _focus(asked: Asked, id: str) -> Json:
     """Return a candidate of the focus with what was measured of it; unlisted ones have no id of their own."""
-    ids = {candidate.id: name for name, candidate in asked.candidates.items()}
     candidate = next(one for one in asked.question.candidates if one.id == id)
     trials = [trial for trial in asked.question.history if trial.candidate.id == id]
     found = _result(trials[-1], asked.question) if trials else ["not measured"]
-    return [ids.get(id, ""), *_point(candidate, asked), *found]
+    return [asked.names.get(id, ""), *_point(candidate, asked), *found]
 
 
 def _remembered(one: Memory) -> list[Json]:
