@@ -37,7 +37,7 @@ class Floors:
         times = {arm: usual_ns(timing, arm) for arm in timing.live}
         fastest = min((ns for arm, ns in times.items() if arm not in trusted), default=task.floor_ns)
         reached = [ns for arm, ns in times.items() if arm in trusted]
-        floor = min([task.floor_ns, *reached, *(self._under(task, ceiling) for ceiling in self._ceilings)])
+        floor = min([self._known_ns(task), *reached])
         for _ in range(RECHECKS):
             if not impossible(fastest, floor):
                 break
@@ -47,13 +47,16 @@ class Floors:
 
     def reached(self, task: TuneTask, trials: Sequence[Trial]) -> bool:
         """Return whether a search trial of a task is within `NEAR` of its floor: no other can be much faster."""
-        floor = min([task.floor_ns, *(self._under(task, ceiling) for ceiling in self._ceilings)])
         times = [
             trial.verdict.measurement.median_ns
             for trial in trials
             if trial.fidelity == "search" and isinstance(trial.verdict, Measured)
         ]
-        return min(times, default=math.inf) <= (1 + NEAR) * floor
+        return min(times, default=math.inf) <= (1 + NEAR) * self._known_ns(task)
+
+    def _known_ns(self, task: TuneTask) -> float:
+        """Return the lowest floor in ns under all ceilings that were measured."""
+        return min([task.floor_ns, *(self._under(task, ceiling) for ceiling in self._ceilings)])
 
     @staticmethod
     def _under(task: TuneTask, ceiling: Ceiling) -> float:
