@@ -1,4 +1,4 @@
-"""A tree search that asks a model how to change a node: what it is told, what it may do, and that it hears the same."""
+"""A tree search that asks a model how to change a node: what it sees, what it may do, and that it hears the same."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_the_method_has_its_name_and_its_depth_is_a_setting() -> None:
     assert isinstance(STRATEGIES["mcts+advice"].regions, Explorer)
 
 
-# A model behind a wire: what it is told, and what becomes of what it says.
+# A model behind a wire: what it sees, and what becomes of its answer.
 
 ASKED = question()
 POINTS = {candidate.label: candidate for candidate in ASKED.candidates}

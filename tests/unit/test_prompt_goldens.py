@@ -1,4 +1,4 @@
-"""Whole prompts, compared with texts on disk: what a model is told of four questions that differ in kind."""
+"""Whole prompts, compared with texts on disk: four questions that differ in kind."""
 
 from __future__ import annotations
 
