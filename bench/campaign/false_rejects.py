@@ -8,6 +8,7 @@ equally often and is continued by the next run.
 from __future__ import annotations
 
 import random
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +48,7 @@ def find(campaign: Campaign, say: Say) -> Findings:
     with tempfile.TemporaryDirectory() as folder:
         rng = random.Random(f"false rejects {campaign.seed}")
         made = subjects(regions(machine.target, Path(folder)), shipped(), machine.target, languages, rng)
-        made = {kind: [s for s in these if campaign.only in s.template.id] for kind, these in made.items()}
+        made = {kind: [s for s in these if re.search(campaign.only, s.template.id)] for kind, these in made.items()}
         with Many(machine) as many:
             # All shares need all kernels: each builds some of them first, and finds the others in the store.
             for subject in [s for these in made.values() for s in these][campaign.share :: campaign.shares]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -47,7 +49,8 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
     jobs_help = "shares that run side by side, each on CPUs of its own"
     parser.add_argument("--jobs", type=at_least(1), default=1, help=jobs_help)
-    parser.add_argument("--only", default="", help="of false-rejects: templates whose id holds this text")
+    only_help = "of false-rejects: templates in whose id this regular expression is found"
+    parser.add_argument("--only", type=_expression, default="", help=only_help)
     every_help = "of false-rejects: one in so many is at acceptance"
     parser.add_argument("--accept-every", type=at_least(1), default=ACCEPT_EVERY, help=every_help)
     parser.add_argument("--out", default="", help="the result file; default: campaign-KIND.json")
@@ -93,6 +96,14 @@ def run(arguments: Sequence[str]) -> int:
     return ExitCode.OK if report.ok else ExitCode.CORRECTNESS
 
 
+def _expression(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+    return text
+
+
 def _say(text: str) -> None:
     print(f"{text}\n", end="", flush=True)  # one write: several shares print at the same time
 
@@ -101,5 +112,5 @@ def _command(asked: argparse.Namespace, campaign: Campaign) -> str:
     command = f"agentcompile bench campaign --kind {asked.kind} --count {campaign.count} --seed {asked.seed}"
     command += f" --seconds {asked.seconds:g}" if asked.seconds else ""
     command += f" --jobs {asked.jobs}" if asked.jobs > 1 else ""
-    command += f" --only {asked.only}" if asked.only else ""
+    command += f" --only {shlex.quote(asked.only)}" if asked.only else ""
     return command + (f" --accept-every {asked.accept_every}" if asked.accept_every != ACCEPT_EVERY else "")

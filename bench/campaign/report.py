@@ -46,7 +46,7 @@ class Campaign:
     threads: int = 0
     """The threads of a kernel; 0: what the options say."""
     only: str = ""
-    """The text that the ids of templates must contain, where a kind goes through templates; empty: all templates."""
+    """The regular expression that is found in a template's id, where a kind goes through templates; empty: in all."""
     accept_every: int = ACCEPT_EVERY
     """The number of validations of right kernels of which one is at acceptance depth."""
 
