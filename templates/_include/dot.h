@@ -7,9 +7,9 @@
 //
 // A tile of 16 packed rows is one ascending stream, and a step multiplies it by a broadcast of the activation. STREAMS
 // * UNROLL (TILES * UNROLL) independent accumulators in registers hide the latency of multiply-adds; loads are
-// prefetched AHEAD bytes ahead. With vdpbf16ps (AVX-512 BF16) the activation stays bf16 and a lane adds two products
-// per instruction. Elsewhere a vector of bf16 weights is widened by a shift and a mask, which gives its even and its
-// odd elements, so the activation is stored in that order (Order::split) beforehand.
+// prefetched AHEAD bytes ahead, into cache level INTO. With vdpbf16ps (AVX-512 BF16) the activation stays bf16 and a
+// lane adds two products per instruction. Elsewhere a vector of bf16 weights is widened by a shift and a mask, which
+// gives its even and its odd elements, so the activation is stored in that order (Order::split) beforehand.
 #include "simd.h"
 
 constexpr bool native_bf16 = ISA_AVX512_BF16 && LANES == 16;
@@ -74,8 +74,9 @@ inline vf row_step(vf acc, const bf16* w, const bf16* x) {
 }
 #endif
 
+// The compiler counts a prefetch's locality down from 3, the first cache; 0 is used once.
 template <long AHEAD> inline void fetch(const void* p) {
-    if constexpr (AHEAD > 0) __builtin_prefetch(static_cast<const char*>(p) + AHEAD, 0, 3);
+    if constexpr (AHEAD > 0) __builtin_prefetch(static_cast<const char*>(p) + AHEAD, 0, (4 - INTO) % 4);
 }
 
 // Sums by lane of STREAMS rows that lie K apart, read side by side. UNROLL accumulators per row hide the latency of the
