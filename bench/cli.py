@@ -19,6 +19,7 @@ RECIPES: Mapping[str, tuple[str, str]] = {
     "steps": ("steps", "where a CUDA lock's decode step spends its time, by context, launch and region"),
     "long": ("figures.long", "logits far into the cache beside fp32, for a lock and for PyTorch"),
     "app": ("app", "the terminal app: first paint, heartbeat under load, opening a long run, a compile beside it"),
+    "spaces": ("ablation.recording", "the whole space of regions of a model, timed, for `agentcompile ablate --space`"),
     "campaign": ("campaign.recipe", "attacks in bulk: kills, locks, advice, mutants, wrong calls"),
     "compare": ("suite.compare", "two result files of the suite, or two arms of one: what is faster, slower, the same"),
     "report": ("report.recipe", "a suite's result as Markdown, plots and one HTML page"),

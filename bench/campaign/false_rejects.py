@@ -21,8 +21,9 @@ from agentcompile.ir.template import Language
 from agentcompile.options import resolve
 from agentcompile.tuning.trial_database import judging_digest
 
+from ..harness.ledger import Ledger
 from .judging import Many
-from .report import Campaign, Figures, Ledger, Report, Say
+from .report import Campaign, Figures, Report, Say
 from .subjects import Subject, regions, shipped, subjects
 
 DEFAULT = 2000

@@ -36,8 +36,9 @@ from agentcompile.runs.session import RunDirectory
 from agentcompile.system.probe import ceiling, ceiling_key
 from agentcompile.tuning.trial_database import disturbed
 
+from ..harness.ledger import Ledger
 from ..models.presets import materialise
-from .report import Campaign, Figures, Ledger, Report, Say, fresh_environment
+from .report import Campaign, Figures, Report, Say, fresh_environment
 
 DEFAULT = 500
 CONTEXT = 48

@@ -26,11 +26,12 @@ from agentcompile.ir.template import Language
 from agentcompile.options import resolve
 from agentcompile.tuning.trial_database import judging_digest
 
+from ..harness.ledger import Ledger
 from .drawing import Building, Mutant, draw
 from .equivalent import reason
 from .judging import Gates, Outcome
 from .probing import behind_walls, entered, trapped
-from .report import Campaign, Figures, Ledger, Report, Say
+from .report import Campaign, Figures, Report, Say
 from .subjects import Subject, regions, shipped, subjects
 
 DEFAULT = 400
