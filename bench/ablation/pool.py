@@ -10,7 +10,7 @@ import multiprocessing
 import signal
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
@@ -29,6 +29,8 @@ class Cell:
     arm: str
     seed: int
     budget: int
+    record: str = field(default="", compare=False)
+    """The folder that keeps what a model answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +48,9 @@ def curve_of(cell: Cell, space: RecordedSpace) -> Curve:
     Raises:
         AgentCompileError: there is no such strategy or peer, or it misbehaves.
     """
-    run = simulate_peer if is_peer(cell.arm) else simulate
-    return run(space, cell.arm, cell.budget, cell.seed)
+    if is_peer(cell.arm):
+        return simulate_peer(space, cell.arm, cell.budget, cell.seed)
+    return simulate(space, cell.arm, cell.budget, cell.seed, record=cell.record)
 
 
 def curves(cells: Sequence[Cell], spaces: Mapping[str, RecordedSpace], jobs: int) -> Iterator[Curve]:

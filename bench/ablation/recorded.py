@@ -15,14 +15,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import agentcompile
-from agentcompile import search
+from agentcompile import advice, search
+from agentcompile.advice.exchange import ENDING
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import digest_files
 from agentcompile.system.probe import cpus_at_once, probe
 
 from ..harness.records import nameless, revision
-from . import peer, tables
+from . import advising, peer, tables
 from .files import figure, read_result, write_beside, write_result
 from .pool import Cell, curves
 from .simulate import Curve
@@ -49,6 +50,8 @@ class Request:
     jobs: int = 0
     """Processes; 0 is one for every processor."""
     out: Path | None = None
+    record: Path | None = None
+    """The folder that keeps what a model answers."""
     words: tuple[str, ...] = field(default=())
     """The words of the command line, for the record."""
 
@@ -64,7 +67,7 @@ def study_of(request: Request) -> Study:
     kept = _resumed(begun, request.out)
     found = {_cell(curve): curve for curve in kept}
     cells = [
-        Cell(space=facts.name, arm=arm, seed=seed, budget=begun.budget)
+        Cell(space=facts.name, arm=arm, seed=seed, budget=begun.budget, record=str(request.record or ""))
         for facts in begun.spaces
         for arm in begun.arms
         for seed in range(begun.seeds)
@@ -130,7 +133,7 @@ def _begun(request: Request) -> tuple[Study, dict[str, RecordedSpace]]:
         seeds=request.seeds,
         percents=percents,
         arms=arms,
-        sources={arm: peer.source_of(arm) if peer.is_peer(arm) else _sources() for arm in arms},
+        sources={arm: peer.source_of(arm) if peer.is_peer(arm) else _sources(arm) for arm in arms},
         spaces=tuple(facts_of(space, percents) for space in spaces.values()),
     ), spaces
 
@@ -140,7 +143,9 @@ def _arms(request: Request) -> tuple[str, ...]:
     named = [name.strip() for text in request.strategies for name in text.split(";")]
     ours = list(dict.fromkeys(name for name in named if name))
     for name in ours:
-        search.strategy_of(name)
+        each = advising.arm_of(name)
+        search.strategy_of(each.strategy)
+        advising.check(each.adviser, request.record)
     arms = (*ours, *dict.fromkeys(request.peers))
     for arm in request.peers:
         peer.source_of(arm)
@@ -149,11 +154,17 @@ def _arms(request: Request) -> tuple[str, ...]:
     return arms
 
 
-def _sources() -> str:
-    """Return the identity of the code that a curve of ours depends on: the strategies and the simulation."""
+def _sources(arm: str) -> str:
+    """Return the identity of what a curve of ours depends on: strategies, simulation, and advice with its answers."""
+    adviser = advising.arm_of(arm).adviser
     strategies = sorted(Path(search.__file__).parent.glob("*.py"))
     here = [Path(__file__).with_name(name) for name in ("documents.py", "spaces.py", "simulate.py")]
-    return digest_files("simulated-search/1", [*strategies, *here])
+    if adviser == advising.NOBODY:
+        return digest_files("simulated-search/1", [*strategies, *here])
+    advisers = sorted(Path(advice.__file__).parent.glob("*.py"))
+    folder = advising.folder_of(adviser)
+    answers = sorted(folder.glob(f"*{ENDING}")) if folder is not None else []
+    return digest_files("simulated-search/1", [*strategies, *here, *advisers, *answers])
 
 
 def _resumed(begun: Study, out: Path | None) -> list[Curve]:

@@ -5,7 +5,9 @@ built, validated and timed once on this machine, all of a region beside one anot
 each adviser's order is reported. --judged takes the times of an earlier result.
 
 --space FILE --strategies "random;halving" compares search strategies: each searches each recorded space with each seed,
-and gets the recorded time or failure of what it proposes at once. Nothing is built or run, and no network is used. An
+and gets the recorded time or failure of what it proposes at once. Nothing is built or run, and no network is used. A
+space that `agentcompile bench spaces` recorded has its question beside it, so that a strategy may be advised there:
+"halving@heuristic;mcts+advice@replay:DIR" (none, heuristic, random, replay:DIR, openai:MODEL@URL with --record DIR). An
 evaluation is a distinct candidate that was proposed, a failed one too. A FILE is a cache of Kernel Tuner or a T4
 results document (schema 1.0.0, as `agentcompile export` writes), each also as .gz, of at most 256 MB. A T4 document
 with several trials of a candidate counts the last one.
@@ -52,7 +54,7 @@ def run(arguments: Sequence[str]) -> int:
     if not asked.space:
         if asked.show and files.kind_of(asked.show[0]) == COMPILES:
             return _show_compiles(asked)
-        names = ("strategies", "peer", "seeds", "budget", "within", "jobs", "seconds")
+        names = ("strategies", "peer", "seeds", "budget", "within", "jobs", "seconds", "record")
         _refuse(asked, names, "needs --space FILE, or MODEL and --strategies")
         from . import advisers  # imports PyTorch
 
@@ -67,13 +69,16 @@ def run(arguments: Sequence[str]) -> int:
         within=5.0 if asked.within is None else asked.within,
         jobs=asked.jobs or 0,
         out=asked.out,
+        record=asked.record,
         words=recorded.words(arguments),
     )
     return recorded.run(request, as_json=asked.json)
 
 
 def _compile(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
-    _refuse(asked, ("peer", "within", "jobs", "arms", "judged", "show"), "does not go with MODEL --strategies")
+    _refuse(
+        asked, ("peer", "within", "jobs", "arms", "judged", "show", "record"), "does not go with MODEL --strategies"
+    )
     from . import compiling  # imports PyTorch
 
     flags = ("context", "threads")
@@ -149,5 +154,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="P",
         help="percent above the optimum that is near it, beside 2 (5)",
     )
+    add("--record", type=Path, default=None, metavar="DIR", help="keep here what @openai:MODEL@URL answers")
     add("--jobs", type=int, default=None, metavar="N", help="processes; 0: one a logical processor (0)")
     return parser

@@ -6,6 +6,7 @@ same space, strategy, budget and seed give the same curve.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -16,7 +17,6 @@ from typing import Literal
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.interchange.t4 import Invalidity
-from agentcompile.ir.advice import Advice
 from agentcompile.ir.trial import (
     BuildFailed,
     Check,
@@ -33,6 +33,7 @@ from agentcompile.ir.trial import (
 )
 from agentcompile.search import Budget, SearchMethod, SearchTask, strategy_of
 
+from .advising import advised, arm_of
 from .documents import Failure
 from .spaces import RecordedSpace
 
@@ -90,21 +91,26 @@ def simulate(
     *,
     find: Callable[[str], SearchMethod] = strategy_of,
     clock: Callable[[], float] = time.process_time,
+    record: str = "",
 ) -> Curve:
     """Run `strategy` on `space` until `budget` evaluations, or until it proposes nothing.
 
-    It gets no advice, and candidates in the order of the file; `batch` and `finalists` are 1.
+    `strategy` may name an adviser (see `advising`); without one it gets candidates in the order of the file. `batch`
+    and `finalists` are 1. `record` is the folder that keeps what a model answers.
 
     Raises:
-        AgentCompileError: there is no such strategy (usage), or it proposes a candidate that is not in the space, or
-            known candidates again and again (internal).
+        AgentCompileError: there is no such strategy, or no advice about this space (usage), or the strategy proposes a
+            candidate that is not in the space, or known candidates again and again (internal).
     """
-    method = find(strategy).regions
-    task = SearchTask(candidates=space.candidates, advice=Advice(label="none"))
+    arm, trials = arm_of(strategy), list[Trial]()
+    method = find(arm.strategy).regions
+    advice, ask = advised(space, arm.adviser, seed, record)
+    consult = None if ask is None else functools.partial(ask, trials)
+    task = SearchTask(candidates=space.candidates, advice=advice, consult=consult)
     limits = Budget(trials=budget, seed=seed, finalists=1, batch=1)
     most, answer = min(budget, len(space.candidates)), _Answers(space)
     where = f"strategy {strategy} on {space.name}"
-    trials, known, steps = list[Trial](), set[str](), list[tuple[int, float]]()
+    known, steps = set[str](), list[tuple[int, float]]()
     failures, repeats, seconds = 0, 0, 0.0
     ended: Literal["budget", "strategy", "space"] = "budget" if most == budget else "space"
     while len(known) < most:

@@ -14,10 +14,11 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentcompile.errors import AgentCompileError
+from agentcompile.ir.advice import Question
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.digest import Json, digest, digest_bytes
 from agentcompile.ir.region import Regime
@@ -25,6 +26,7 @@ from agentcompile.ir.template import Candidate, ParamValue
 from agentcompile.system.plain_files import NotPlainError, read_plain
 
 from .documents import Failure, Fault, Point, points_of
+from .questions import beside, read_question
 
 MOST_BYTES = 256 << 20
 """The most bytes of a file, unless the caller sets another limit."""
@@ -56,6 +58,8 @@ class RecordedSpace:
     """All points, in the order of the file."""
     outcomes: Mapping[str, float | Failure] = field(repr=False)
     """The time in ns, or the failure, of every candidate, by id."""
+    question: Question | None = field(default=None, repr=False)
+    """What an adviser is asked about it; None for a space of others."""
 
     @property
     def times_ns(self) -> dict[str, float]:
@@ -104,7 +108,8 @@ def read_space(path: Path, most_bytes: int = MOST_BYTES) -> RecordedSpace:
     except Fault as fault:
         raise AgentCompileError(f"{path}: {clean(fault.text, 300)}", hint=fault.hint) from fault
     name = path.name.removesuffix(".gz").removesuffix(".json")
-    return space_of(name, device, points, digest_bytes("recorded-space/1", data))
+    space, question = space_of(name, device, points, digest_bytes("recorded-space/1", data)), beside(path)
+    return asked_about(space, points, read_question(question).question, path) if question.is_file() else space
 
 
 def space_of(name: str, device: str, points: Sequence[Point], content: str) -> RecordedSpace:
@@ -128,6 +133,22 @@ def space_of(name: str, device: str, points: Sequence[Point], content: str) -> R
     return RecordedSpace(
         name=name, device=device, digest=content, domains=domains, candidates=tuple(candidates), outcomes=found
     )
+
+
+def asked_about(space: RecordedSpace, points: Sequence[Point], question: Question, path: Path) -> RecordedSpace:
+    """Return a space of ours with the question about it, whose candidates it then has.
+
+    Raises:
+        AgentCompileError: the file at `path` and the question have different candidates (usage).
+    """
+    found = {(point.template, point.settings): point.outcome for point in points}
+    missing = [one.label for one in question.candidates if (one.template, one.params) not in found]
+    if missing or len(found) > len(question.candidates):
+        text = f"{missing[0]} is missing" if missing else f"{len(found)} points, not {len(question.candidates)}"
+        hint = "copy both files again; they were written together"
+        raise AgentCompileError(f"{path}: not the space that {beside(path).name} asks about: {text}", hint=hint)
+    outcomes = {one.id: found[one.template, one.params] for one in question.candidates}
+    return replace(space, candidates=tuple(question.candidates), outcomes=outcomes, question=question)
 
 
 def _domains(points: Sequence[Point]) -> Iterable[Domain]:

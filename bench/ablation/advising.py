@@ -1,0 +1,103 @@
+"""The advice that an arm gets on a recorded space: STRATEGY, or STRATEGY@ADVISER where the space has its question.
+
+ADVISER is ``none`` (the default here), ``heuristic``, ``random`` (another order for each seed), ``replay:DIR`` (answers
+of a model that were recorded) or ``openai:MODEL@URL``, which asks now and keeps every exchange in the folder of
+--record, so that the study can be repeated with ``replay:``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from agentcompile.advice.advisers import adviser_of
+from agentcompile.advice.configure import client_of
+from agentcompile.advice.counsel import Counsel
+from agentcompile.advice.exchange import Cassette
+from agentcompile.advice.heuristic import Heuristic
+from agentcompile.advice.prompt import prompt_of
+from agentcompile.errors import AgentCompileError
+from agentcompile.events import silent
+from agentcompile.ir.advice import Advice, Question, Usage
+from agentcompile.ir.trial import Trial
+from agentcompile.options import resolve
+
+from .compiles import Arm
+from .spaces import RecordedSpace
+
+NOBODY = "none"
+_ASKED = ("replay:", "openai:")
+
+ConsultWith = Callable[[Sequence[Trial], tuple[str, ...]], tuple[tuple[str, ...], ...] | None]
+"""Asks a model how to change a candidate, given all trials so far: see `agentcompile.search.strategy.Consult`."""
+
+
+def arm_of(text: str) -> Arm:
+    """Return the arm of a text; without an adviser, nobody advises."""
+    strategy, _, adviser = text.partition("@")
+    return Arm(strategy=strategy, adviser=adviser or NOBODY)
+
+
+def folder_of(adviser: str) -> Path | None:
+    """Return the folder of recorded answers that an adviser names; None where it names none."""
+    return Path(adviser.partition(":")[2]) if adviser.startswith("replay:") else None
+
+
+def check(adviser: str, record: Path | None) -> None:
+    """Refuse an adviser that cannot be asked.
+
+    Raises:
+        AgentCompileError: there is no such adviser, its folder holds no exchange, or a model would be asked whose
+            answers nobody records (usage).
+    """
+    folder = folder_of(adviser)
+    if folder is not None:
+        if not len(Cassette(folder)):
+            hint = "record answers with an arm …@openai:MODEL@URL and --record DIR"
+            raise AgentCompileError(f"@{adviser}: holds no exchange", hint=hint)
+    elif adviser.startswith("openai:"):
+        if record is None:
+            hint = "add --record DIR; later runs then use @replay:DIR"
+            raise AgentCompileError(f"@{adviser}: what a model answers must be recorded", hint=hint)
+        resolve({"advisor": adviser})
+    elif adviser != "random":
+        adviser_of(adviser)
+
+
+def advised(space: RecordedSpace, adviser: str, seed: int, record: str) -> tuple[Advice, ConsultWith | None]:
+    """Return the advice about a space, and who is asked in the middle of a search.
+
+    Raises:
+        AgentCompileError: the space has no question, or there is no answer to it (usage).
+    """
+    if adviser == NOBODY:
+        return Advice(label=NOBODY), None
+    if space.question is None:
+        hint = "record the space with `agentcompile bench spaces`, which writes its question, or leave the adviser out"
+        raise AgentCompileError(f"@{adviser}: {space.name} has no question that could be asked", hint=hint)
+    if not adviser.startswith(_ASKED):
+        return adviser_of(f"random:{seed}" if adviser == "random" else adviser).advise(space.question), None
+    return _counselled(space, space.question, adviser, record)
+
+
+def _counselled(space: RecordedSpace, asked: Question, adviser: str, record: str) -> tuple[Advice, ConsultWith]:
+    folder, options = folder_of(adviser), resolve({"advisor": adviser}).options
+    cassette = Cassette(folder or Path(record))
+    counsel = Counsel(
+        {asked.region.id: (asked, Heuristic().advise(asked))},
+        asks=client_of(options, silent, Usage()) if folder is None else None,
+        recalls=cassette,
+        keeps=cassette if folder is None else None,
+    )
+    counsel.begin([prompt_of([asked])])
+    counsel.wait(options.advisor_seconds)
+    if not counsel.digests:
+        hint = f"record an answer: --strategies 'halving@openai:MODEL@URL' --record {cassette.folder.name}"
+        raise AgentCompileError(f"@{adviser}: nothing is recorded about {space.name}, or nobody answered", hint=hint)
+
+    def consult(trials: Sequence[Trial], focus: tuple[str, ...]) -> tuple[tuple[str, ...], ...] | None:
+        found = counsel.consult(replace(asked, history=tuple(trials), focus=focus))
+        return None if found is None else tuple(sequence.points for sequence in found.sequences)
+
+    return counsel.advice(asked.region.id), consult
