@@ -122,10 +122,11 @@ class Recorder:
             if self.over():
                 break
             for record in self._batch(batch, anchor, rounds):
+                if isinstance(record.trial.verdict, Disturbed):
+                    continue  # the machine's fault: the next run tries it again
                 id = record.trial.candidate.id
                 found[id] = record
-                if not isinstance(record.trial.verdict, Disturbed):  # the machine's fault: tried again by the next run
-                    self.ledger.keep(f"{name} {id}", {"record": encode(record)})
+                self.ledger.keep(f"{name} {id}", {"record": encode(record)})
             done = {id: one for id, one in found.items() if one is not None}
             fastest = min((one.ns / one.anchor_ns for one in done.values() if one.ns), default=1.0)
             self.say(f"{self.task.region.name}: {name} pass: {len(done)} of {len(found)}, best {fastest:.3f} × anchor")
