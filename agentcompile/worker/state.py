@@ -11,8 +11,9 @@ import os
 import re
 import resource
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -27,6 +28,10 @@ from agentcompile.worker.protocol import WrongOutput
 CHECK = "process-state"
 _MORE_MAPPINGS = 8
 """Mappings that a launch may add: the interpreter and PyTorch's allocator map memory at times, a kernel need not."""
+_A_THREADS_SHARE = 1 << 15
+"""Elements of an elementwise operator for which PyTorch uses another thread."""
+_ENDING_S = 0.2
+"""How long a thread that PyTorch no longer needs may take to end, in seconds."""
 _EXECUTABLE = re.compile(r"^(\S+) (..x.) \S+ \S+ \S+ *(.*)$", re.MULTILINE)
 """An executable mapping's address range, rights and path in /proc/self/maps."""
 _LIMITS = tuple(sorted(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")))
@@ -116,10 +121,28 @@ class Watch:
         self._before = take(self._probes)
 
     def check(self) -> Check:
-        """Return what changed since then, as a check."""
-        found = [*self._found, *differences(self._before, take(self._probes))]
+        """Return what changed since then, as a check.
+
+        PyTorch's pool of threads shrinks and grows by itself: an operator that takes fewer threads ends the others, and
+        the next one starts new ones. So it is woken where the threads differ, and only more threads than before count.
+        """
+        now = take(self._probes)
+        if now.threads != self._before.threads and self._no_more_threads():
+            self._before = replace(self._before, threads=_threads())
+            now = replace(now, threads=self._before.threads)
+        found = [*self._found, *differences(self._before, now)]
         detail = f"left changed: {'; '.join(found)}" if found else ""
         return Check(name=CHECK, ok=not found, measured=float(len(found)), allowed=0.0, detail=detail)
+
+    def _no_more_threads(self) -> bool:
+        """Return whether there are no more threads than before, with all of PyTorch's; ending threads take a while."""
+        _wake()
+        end = time.monotonic() + _ENDING_S
+        while more := len(_threads()) > len(self._before.threads):
+            if time.monotonic() > end:
+                break
+            time.sleep(0.001)
+        return not more
 
     def loaded(self) -> None:
         """Compare the address space right after a library was loaded."""
@@ -202,7 +225,7 @@ def _wake() -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         some = torch.ones(512, 512, dtype=dtype)
         (some @ some).add_(1.0)
-    torch.ones(1 << 20).add_(1.0).sum()
+    torch.ones(_A_THREADS_SHARE * max(torch.get_num_threads(), 32)).add_(1.0).sum()
 
 
 def _told(old: object, new: object) -> str:

@@ -46,6 +46,7 @@ CHANGING = {
     "signal handlers": f"{RIGHT} if (rank == 0) signal(SIGUSR1, SIG_IGN);",
     "blocked signals": f"{RIGHT} sigset_t s; sigemptyset(&s); sigaddset(&s, SIGUSR2); sigprocmask(SIG_BLOCK, &s, 0);",
     "descriptors": f"{RIGHT} static int n; if (rank == 0 && !n++) dup(1);",
+    "threads": f"{RIGHT} static int n; if (rank == 0 && !n++) std::thread([] {{ pause(); }}).detach();",
     "environment": f'{RIGHT} if (rank == 0) setenv("PLANTED", "1", 1);',
     "directory": f'{RIGHT} if (rank == 0) chdir("/");',
     "executable memory": f"{RIGHT} static void* p; if (rank == 0 && !p) p = {CODE};",

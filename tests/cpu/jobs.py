@@ -16,6 +16,7 @@ HEAD = """
 #include <cstdlib>
 #include <cstring>
 #include <sys/mman.h>
+#include <thread>
 #include <unistd.h>
 constexpr long hidden = {hidden}, rows = {rows};
 struct args {{ const float* x; const float* w; float* y; }};
