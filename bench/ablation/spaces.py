@@ -22,7 +22,7 @@ from agentcompile.ir.advice import Question
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.digest import Json, digest, digest_bytes
 from agentcompile.ir.region import Regime
-from agentcompile.ir.template import Candidate, ParamValue
+from agentcompile.ir.template import Candidate, Params, ParamValue
 from agentcompile.system.plain_files import NotPlainError, read_plain
 
 from .documents import Failure, Fault, Point, points_of
@@ -141,14 +141,19 @@ def asked_about(space: RecordedSpace, points: Sequence[Point], question: Questio
     Raises:
         AgentCompileError: the file at `path` and the question have different candidates (usage).
     """
-    found = {(point.template, point.settings): point.outcome for point in points}
-    missing = [one.label for one in question.candidates if (one.template, one.params) not in found]
+    found = {_point(point.template, point.settings): point.outcome for point in points}
+    missing = [one.label for one in question.candidates if _point(one.template, one.params) not in found]
     if missing or len(found) > len(question.candidates):
         text = f"{missing[0]} is missing" if missing else f"{len(found)} points, not {len(question.candidates)}"
         hint = "copy both files again; they were written together"
         raise AgentCompileError(f"{path}: not the space that {beside(path).name} asks about: {text}", hint=hint)
-    outcomes = {one.id: found[one.template, one.params] for one in question.candidates}
+    outcomes = {one.id: found[_point(one.template, one.params)] for one in question.candidates}
     return replace(space, candidates=tuple(question.candidates), outcomes=outcomes, question=question)
+
+
+def _point(template: str, params: Params) -> tuple[str, frozenset[tuple[str, ParamValue]]]:
+    """Return a point without the order of its parameters, which a document may sort."""
+    return template, frozenset(params)
 
 
 def _domains(points: Sequence[Point]) -> Iterable[Domain]:

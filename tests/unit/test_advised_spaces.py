@@ -34,7 +34,7 @@ TIMES = {one.id: 1.0 + at for at, one in enumerate(reversed(ASKED.candidates))}
 def recorded(folder: Path, *, leave_out: int = 0) -> Path:
     """Write the space and its question; return the space's path."""
     results = [
-        result({"template": one.template, **dict(one.params)}, TIMES[one.id])
+        result({"template": one.template, **dict(reversed(one.params))}, TIMES[one.id])
         for one in list(ASKED.candidates)[leave_out:]
     ]
     path = write(folder / "ours.json", t4(*results))
