@@ -63,7 +63,8 @@ def detail(scene: Scene, view: View, number: str, width: int, ink: Ink) -> list[
 def _searched(event: e.Proposed | e.Remembered | e.Consulted) -> str:
     if isinstance(event, e.Consulted):
         counts = f"{event.full} legal sequences, {event.partial} in part, {event.dropped} dropped"
-        return f"{event.region[:6]}: a model was asked about a candidate: {event.reason or counts}"
+        what = f"for round {event.round}" if event.round else "about a candidate"
+        return f"{event.region[:6]}: a model was asked {what}: {event.reason or counts}"
     if isinstance(event, e.Remembered):
         return f"{event.region[:6]}: {len(event.memories)} findings of earlier runs on like regions"
     return f"{event.region[:6]}: {event.strategy} proposed {len(event.nodes)} candidates"

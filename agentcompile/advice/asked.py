@@ -45,6 +45,7 @@ class Asked:
         """
         listed: list[Json] = [[id, candidate.label] for id, candidate in self.candidates.items()]
         about: list[Json] = [["focus", *self.question.focus]] if self.question.focus else []
+        about += [["round", self.question.round]] if self.question.round else []
         return digest("question/1", _IDS, self.question.region.id, self.question.residency, listed, *about)
 
     @functools.cached_property

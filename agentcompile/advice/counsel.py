@@ -198,7 +198,7 @@ class Counsel:
     def _tell_of(self, question: Question, found: Answered | Unanswered) -> None:
         region, focus = question.region.id, question.focus[0] if question.focus else ""
         if isinstance(found, Unanswered):
-            self._tell(Consulted(region=region, candidate=focus, reason=found.reason))
+            self._tell(Consulted(region=region, candidate=focus, round=question.round, reason=found.reason))
             return
         self._exchanges[found.exchange.digest] = found.exchange
         advice = found.reading.advice.get(region)
@@ -207,6 +207,7 @@ class Counsel:
             Consulted(
                 region=region,
                 candidate=focus,
+                round=question.round,
                 exchange=found.exchange.digest,
                 full=counts.full,
                 partial=counts.partial,

@@ -91,7 +91,7 @@ def region(asked: Asked) -> Json:
         "candidates": [[id, *_point(candidate, asked)] for id, candidate in asked.candidates.items()],
         "candidates_in_all": len(question.candidates),
         **_history(asked),
-        **({"focus": [_focus(asked, id) for id in question.focus]} if question.focus else {}),
+        **_focus(asked),
     }
 
 
@@ -245,7 +245,15 @@ def _history(asked: Asked) -> dict[str, Json]:
     return {**found, "launches_of_trials": sizes} if sizes else found
 
 
-def _focus(asked: Asked, id: str) -> Json:
+def _focus(asked: Asked) -> dict[str, Json]:
+    """Return where the search stands, if it does: at a candidate and those above it, or before a round."""
+    told: list[Json] = [_of_focus(asked, id) for id in asked.question.focus]
+    if asked.question.round:
+        return {"round": asked.question.round, "fastest": told}
+    return {"focus": told} if told else {}
+
+
+def _of_focus(asked: Asked, id: str) -> Json:
     """Return a candidate of the focus with what was measured of it; unlisted ones have no id of their own."""
     candidate = next(one for one in asked.question.candidates if one.id == id)
     trials = [trial for trial in asked.question.history if trial.candidate.id == id]

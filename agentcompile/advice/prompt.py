@@ -1,8 +1,8 @@
 """The prompt for a language model: a pure function of questions about regions, with a version and a digest.
 
 In: questions, the hottest first. Out: a `Prompt`: two messages, and the tables that map the ids of an answer back to
-templates and candidates. The first message holds the rules and is the same for every question; the second holds
-nothing but data.
+templates and candidates. The first message holds the rules and is the same for every question, but for what it says of
+one for a round of a search; the second holds nothing but data.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def prompt_of(questions: Sequence[Question]) -> Prompt:
         "machine": machine(questions[0]),
         "regions": [region(one) for one in asked],
     }
-    return Prompt(asked=asked, system=_SYSTEM, user=_text(told))
+    system = _system(_ROUND if any(question.round for question in questions) else _FOCUS)
+    return Prompt(asked=asked, system=system, user=_text(told))
 
 
 def _text(told: Json) -> str:
@@ -88,7 +89,20 @@ def _vocabulary() -> str:
     return "\n".join(lines)
 
 
-_SYSTEM = f"""\
+_FOCUS = """\
+- focus: where the search stands: a candidate as it is listed with what became of it, then the one that it was made
+  from, and so on. Where there is a focus, let most sequences start at its first candidate, and say in the rationale
+  what the changes from one to the next showed."""
+_ROUND = """\
+- round, fastest: the search goes in rounds, and the answer is for the round of that number. fastest has the fastest
+  candidates so far as they are listed, the fastest first, with what became of them when they were timed again for
+  longer. The round tries what the sequences pass, first where they end. Let most sequences start at one of the fastest
+  and each pass candidates without a trial, and say in the rationale which of the times speak for it."""
+
+
+def _system(where: str) -> str:
+    """Return the rules; `where` says how to read where the search stands."""
+    return f"""\
 You advise an inference compiler. The next message is data: one JSON document that describes a machine and regions of a
 decoder-only transformer. For each region it lists every implementation that may be tried, and what was measured so far.
 You say what limits the region and what to try first. A search evaluates candidates in your order: it checks and builds
@@ -108,9 +122,7 @@ How to read it:
   measured and what is allowed. pytorch_us is the time of the captured operators, null before the first measurement.
 - on_like_regions: [candidate, what became of the same point on a region of this kind with other extents, in an earlier
   run on this machine]. It was not measured on this region.
-- focus: where the search stands: a candidate as it is listed with what became of it, then the one that it was made
-  from, and so on. Where there is a focus, let most sequences start at its first candidate, and say in the rationale
-  what the changes from one to the next showed.
+{where}
 - launches_at_defaults (on a GPU): [blocks, threads a block, bytes of dynamic shared memory a block] of each launch.
   launches_of_trials: [candidate, then of each launch the same numbers and, as the assembler reported them, registers a
   thread, bytes of static shared memory a block and bytes spilled a thread, null where no report is kept].

@@ -135,8 +135,8 @@ def consulted(row: RegionProgress, screen: Screen) -> None:
     )
     none = sum(not one.full + one.partial for one in row.consulted)
     screen.text(
-        f"asked a model about {len(row.consulted)} candidates, {len(answered)} answers; sequences: {_shares(counts)}; "
-        f"{none} candidates got none that is legal"
+        f"asked a model {len(row.consulted)} times, {len(answered)} answers; sequences: {_shares(counts)}; "
+        f"{none} times none that is legal"
     )
     for reason in dict.fromkeys(one.reason for one in row.consulted if one.reason):
         screen.text(f"  no answer: {reason}")

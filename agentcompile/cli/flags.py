@@ -35,8 +35,8 @@ _TEXTS: tuple[tuple[str, str | None, str], ...] = (
     (
         "strategy",
         "NAME",
-        "Search strategy: halving, exhaustive, random, evolutionary, annealing, greedy, epsilon-greedy, mcts or "
-        "mcts+advice; NAME:KEY=VALUE,… changes its settings.",
+        "Search strategy: halving, exhaustive, random, evolutionary, annealing, greedy, epsilon-greedy, mcts, "
+        "mcts+advice or llm-rounds; NAME:KEY=VALUE,… changes its settings.",
     ),
     ("choose", "RULE", "pytorch, first (untimed), isolated (times alone) or admitted."),
     ("advisor", None, "heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR."),

@@ -37,7 +37,12 @@ class Question:
     """What earlier runs found about candidates on like regions: what was fast there, then what failed."""
 
     focus: tuple[str, ...] = ()
-    """Ids of the candidate that is to be changed next, its parent in the search, and so on; empty for any."""
+    """Ids of the candidate that is to be changed next, its parent in the search, and so on; empty for any.
+
+    Of a question for a `round` they are the fastest candidates so far, the fastest first.
+    """
+    round: int = 0
+    """The round of the search that the answer is for, the second or a later one; 0 where it is for none."""
 
     @property
     def floor_ns(self) -> float:

@@ -57,12 +57,14 @@ class Proposed(Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consulted(Clean):
-    """A strategy asked a model how to change a candidate."""
+    """A strategy asked a model what to try next: how to change a candidate, or what a round is to hold."""
 
     kind: Literal["consulted"] = "consulted"
     region: str
     candidate: str
-    """Its id."""
+    """The id of the candidate to change; of a question for a round that of the fastest, empty where none ran."""
+    round: int = 0
+    """The round that was asked for; 0 where a candidate was to be changed."""
     exchange: str = ""
     """The digest of the exchange; empty where there was no answer."""
     full: int = 0

@@ -20,6 +20,7 @@ from agentcompile.search.evolutionary import Evolutionary
 from agentcompile.search.exhaustive import Exhaustive
 from agentcompile.search.greedy import Greedy
 from agentcompile.search.halving import Halving
+from agentcompile.search.llm_rounds import LlmRounds
 from agentcompile.search.mcts import Mcts
 from agentcompile.search.random_order import RandomOrder
 from agentcompile.search.step import Move, StepStrategy, StepTask, StepTrial
@@ -32,6 +33,8 @@ class SearchMethod:
 
     regions: RegionStrategy
     step: StepStrategy
+    consults: bool = False
+    """Whether it asks a model in the middle of a search, where there is one."""
 
 
 STRATEGIES: Mapping[str, SearchMethod] = {
@@ -43,7 +46,8 @@ STRATEGIES: Mapping[str, SearchMethod] = {
     "greedy": SearchMethod(regions=Explorer(Greedy()), step=Descent()),
     "epsilon-greedy": SearchMethod(regions=Explorer(Greedy(epsilon=0.1)), step=Descent()),
     "mcts": SearchMethod(regions=Explorer(Mcts()), step=Descent()),
-    "mcts+advice": SearchMethod(regions=Explorer(Mcts(history=3)), step=Descent()),
+    "mcts+advice": SearchMethod(regions=Explorer(Mcts(history=3)), step=Descent(), consults=True),
+    "llm-rounds": SearchMethod(regions=Explorer(LlmRounds()), step=Descent(), consults=True),
 }
 """Search methods by the name that `--strategy` takes; the first is the default."""
 

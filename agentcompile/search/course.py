@@ -21,7 +21,7 @@ from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Trial
 from agentcompile.search.ladder import climb
 from agentcompile.search.points import Points, points_of
-from agentcompile.search.strategy import Budget, Proposal, SearchTask, failed, proposal_of, reached
+from agentcompile.search.strategy import Budget, Proposal, SearchTask, proposal_of, reached
 from agentcompile.search.traces import trace_between
 
 FAILED = -math.inf
@@ -42,6 +42,9 @@ class Ask:
     origin: Origin
     parent: int | None = None
     """The point that it was made from; None where it was made from none."""
+    level: int = 0
+    """The rung at which it is timed: `Budget.rounds` are doubled so many times. It is one for all that is asked at
+    once; above 0 stand known points that are timed again, which cost nothing of the budget."""
 
 
 Asking = Generator[Sequence[Ask], Sequence[float], None]
@@ -50,15 +53,20 @@ Asking = Generator[Sequence[Ask], Sequence[float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What a course walks on: the points, those to begin with, chance, and how many points it may ask for at once."""
+    """What a course walks on: the points, those to begin with, chance, and how many points it may ask for."""
 
     points: Points
     first: tuple[int, ...]
     """The advised first points, those of every template among them; empty without advice on a single template."""
+    advised: tuple[int, ...]
+    """All points that the advice names, in its order."""
     rng: Random
     batch: int
-    consult: Callable[[Sequence[int]], list[list[int]] | None] | None = None
-    """From a point, its parent, … to the points that each sequence proposed by a model passes; None: no model."""
+    """How many points it may ask for at once."""
+    trials: int
+    """How many points the budget has in all."""
+    consult: Callable[[Sequence[int], int], list[list[int]] | None] | None = None
+    """From a focus and a round, as `Consult` has them, to the points that each sequence passes; None: no model."""
 
     def beginning(self, count: int) -> list[int]:
         """Return at least `count` distinct points to begin with where there are as many: `first`, then random ones."""
@@ -94,7 +102,7 @@ class Explorer:
 
     def __init__(self, course: Course) -> None:
         self._course = course
-        self._kept: OrderedDict[tuple[int, int, int], _Walk] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, Budget], _Walk] = OrderedDict()
 
     @property
     def course(self) -> Course:
@@ -108,9 +116,11 @@ class Explorer:
         walk = self._walk(task, trials, budget)
         history = walk.history
         left = max(budget.trials - len(history), 0)
-        if asked := walk.advance()[:left]:
+        asked = walk.advance()
+        level = asked[0].level if asked else 0
+        if asked := asked if level else asked[:left]:
             chosen = tuple(task.candidates[ask.point] for ask in asked)
-            return Proposal(candidates=chosen, rounds=budget.rounds, nodes=walk.nodes(asked))
+            return Proposal(candidates=chosen, rounds=budget.rounds << level, nodes=walk.nodes(asked))
         if rest := walk.rest()[:left]:
             return proposal_of((task.candidates[at] for at in rest), budget.rounds, "order")
         scores = walk.scores
@@ -120,7 +130,7 @@ class Explorer:
 
     def _walk(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> _Walk:
         """Return the kept course of this task where it still holds, or a new one; it has read all trials."""
-        key = (id(task.candidates), budget.seed, budget.batch)
+        key = (id(task.candidates), budget)
         walk = self._kept.get(key)
         if walk is None or walk.order != task.advice.order or not walk.read(trials):
             walk = self._kept[key] = _Walk(self._course, task, budget)
@@ -139,11 +149,18 @@ class _Walk:
         self._history: dict[str, list[Trial]] = {}
         self._scores: dict[int, float] = {}
         rng = Random(f"course {budget.seed}")
-        consult = None if task.consult is None else self._consult
-        ground = Ground(points=self._points, first=self._first(), rng=rng, batch=max(budget.batch, 1), consult=consult)
+        named = (self._points.place(candidate) for candidate in task.advice.order)
+        ground = Ground(
+            points=self._points,
+            first=self._first(),
+            advised=tuple(dict.fromkeys(at for at in named if at is not None)),
+            rng=rng,
+            batch=max(budget.batch, 1),
+            trials=budget.trials,
+            consult=None if task.consult is None else self._consult,
+        )
         self._asking = course.walk(ground)
         self._wanted = next(self._asking, None)
-        self._given: dict[int, float] = {}
         self._count = 0
         self._last: Trial | None = None
 
@@ -163,7 +180,7 @@ class _Walk:
         return self._task.advice.order
 
     def read(self, trials: Sequence[Trial]) -> bool:
-        """Read the trials that are new; return whether they go on from those read, and change no score given."""
+        """Read the trials that are new; return whether they go on from those read, so that every score still holds."""
         if len(trials) < self._count or (self._count and trials[self._count - 1] is not self._last):
             return False
         for trial in trials[self._count :]:
@@ -171,10 +188,8 @@ class _Walk:
                 own = self._history.setdefault(trial.candidate.id, [])
                 own.append(trial)
                 at = self._points.place(trial.candidate.id)
-                if at is not None:
-                    score = self._scores[at] = _score(own, self._budget)
-                    if self._given.get(at, score) != score:
-                        return False
+                if at is not None and (score := reached(own, self._budget.rounds, 0)) is not None:
+                    self._scores[at] = score
         self._count, self._last = len(trials), trials[-1] if trials else None
         return True
 
@@ -184,14 +199,15 @@ class _Walk:
             if self._wanted is None:
                 break
             missing: dict[int, Ask] = {}
+            answers: list[float] = []
             for ask in self._wanted:
-                if ask.point not in self._scores:
+                score = self._answer(ask)
+                if score is None:
                     missing.setdefault(ask.point, ask)
+                else:
+                    answers.append(score)
             if missing:
                 return list(missing.values())
-            points = [ask.point for ask in self._wanted]
-            answers = [self._scores[at] for at in points]
-            self._given.update(zip(points, answers, strict=True))
             try:
                 self._wanted = self._asking.send(answers)
             except StopIteration:
@@ -222,9 +238,16 @@ class _Walk:
             )
         )
 
-    def _consult(self, focus: Sequence[int]) -> list[list[int]] | None:
+    def _answer(self, ask: Ask) -> float | None:
+        """Return the score that was asked for; None where the point must still be timed."""
+        if not ask.level:
+            return self._scores.get(ask.point)
+        trials = self._history.get(self._task.candidates[ask.point].id, ())
+        return reached(trials, self._budget.rounds << ask.level, ask.level)
+
+    def _consult(self, focus: Sequence[int], number: int) -> list[list[int]] | None:
         assert self._task.consult is not None
-        found = self._task.consult(tuple(self._task.candidates[at].id for at in focus))
+        found = self._task.consult(tuple(self._task.candidates[at].id for at in focus), number)
         if found is None:
             return None
         places = ([self._points.place(id) for id in way] for way in found)
@@ -241,9 +264,3 @@ class _Walk:
         found = dict.fromkeys(self._points.place(candidate.id) for candidate in first)
         most = max(len(heads), self._budget.batch)
         return tuple(itertools.islice((at for at in found if at is not None), most))
-
-
-def _score(trials: Sequence[Trial], budget: Budget) -> float:
-    """Return the score of a candidate in the first rung."""
-    ratio = None if failed(trials) else reached(trials, budget.rounds, 0)
-    return FAILED if ratio is None else ratio

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Trial
-from agentcompile.search.strategy import Budget, Proposal, failed, proposal_of, reached
+from agentcompile.search.strategy import Budget, Proposal, proposal_of, reached
 
 
 def climb(rung: Sequence[Candidate], history: Mapping[str, list[Trial]], budget: Budget) -> Proposal[Candidate]:
@@ -18,11 +18,11 @@ def climb(rung: Sequence[Candidate], history: Mapping[str, list[Trial]], budget:
     """
     for level in itertools.count():
         rounds = budget.rounds << level
-        rung = [candidate for candidate in rung if not failed(history[candidate.id])]
         ratios = {candidate.id: reached(history[candidate.id], rounds, level) for candidate in rung}
         missing = tuple(candidate for candidate in rung if ratios[candidate.id] is None)
         if missing:
             return proposal_of(missing, rounds, "timed-again")
+        rung = [candidate for candidate in rung if ratios[candidate.id] != -math.inf]
         if len(rung) <= budget.finalists:
             break
         keep = max(budget.finalists, math.ceil(len(rung) / 2))

@@ -184,7 +184,7 @@ class _Tree:
             way = [node]
             while len(way) < self._settings.history and (above := self._parent[way[-1]]) != _ROOT:
                 way.append(above)
-            self._ways[node] = consult([self._ask[one].point for one in way]) or []
+            self._ways[node] = consult([self._ask[one].point for one in way], 0) or []
         for way in self._ways[node]:
             for found in reversed(way):
                 if found not in self._known:

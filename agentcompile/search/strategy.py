@@ -7,6 +7,7 @@ trials from the measurement database count like fresh ones. An empty proposal en
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -51,9 +52,12 @@ class Tried(Protocol):
         """The candidate or move that was tried."""
 
 
-Consult = Callable[[tuple[str, ...]], tuple[tuple[str, ...], ...] | None]
-"""Asks a model how to change a candidate: from its id, its parent's, … to the ids of the legal candidates that each
-proposed sequence of transformations passes; None where there was no answer. The same question gets the same answer."""
+Consult = Callable[[tuple[str, ...], int], tuple[tuple[str, ...], ...] | None]
+"""Asks a model what to try next, from the focus and the round of a question (`ir.advice.Question`).
+
+The focus is the id of a candidate to change, its parent's, …, and the round 0; or it is the ids of the fastest
+candidates, and the round that they are to lead to. The answer is the ids of the legal candidates that each proposed
+sequence of transformations passes; None where there was none. The same question gets the same answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,7 @@ class SearchTask:
     candidates: tuple[Candidate, ...]
     advice: Advice
     consult: Consult | None = None
-    """Who proposes changes of a candidate; None where no model is asked."""
+    """Who is asked in the middle of the search; None where no model is."""
 
     @property
     def advised(self) -> tuple[Candidate, ...]:
@@ -143,11 +147,14 @@ def failed(trials: Iterable[Trial]) -> bool:
 def reached(trials: Iterable[Trial], rounds: int, level: int) -> float | None:
     """Return the log ratio of a candidate in the rung of that `level`; None when it must still be measured there.
 
-    It is that of the shortest measurement with at least `rounds` rounds, so that longer ones, made later, do not
-    reorder past rungs. Where measurements were cut short it is that of the one at index `level`.
+    It is that of the first measurement with at least `rounds` rounds, or, where measurements were cut short, of the one
+    at index `level`; minus infinity where a trial until then failed. What follows, longer measurements and failures,
+    does not change it, so that past rungs stay as they were.
     """
-    measured = [trial.verdict.measurement for trial in trials if isinstance(trial.verdict, Measured)]
-    enough = [one for one in measured if one.rounds + one.dropped >= rounds]
-    if enough:
-        return min(enough, key=lambda one: one.rounds + one.dropped).log_ratio
-    return measured[level].log_ratio if len(measured) > level else None
+    for at, trial in enumerate(trials):
+        if not isinstance(trial.verdict, Measured):
+            return -math.inf
+        found = trial.verdict.measurement
+        if found.rounds + found.dropped >= rounds or at == level:
+            return found.log_ratio
+    return None

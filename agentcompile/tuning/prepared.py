@@ -130,13 +130,13 @@ def counsel(
 
 
 def consulting(prepared: PreparedModel, counsels: Counsel, past: TrialDatabase) -> Consulting | None:
-    """Return what asks a model, in the middle of a search, how to change a candidate; None where nobody answers."""
+    """Return what asks a model, in the middle of a search, what to try next; None where nobody answers."""
     if not counsels.consultable:
         return None
 
-    def consult(task: TuneTask, focus: tuple[str, ...], asks: bool) -> tuple[tuple[str, ...], ...] | None:
-        question = question_of(task.space, prepared.ceiling, task.residency)
-        advice = counsels.consult(replace(informed(question, past, prepared.here.store), focus=focus), asks=asks)
+    def consult(task: TuneTask, focus: tuple[str, ...], number: int, asks: bool) -> tuple[tuple[str, ...], ...] | None:
+        question = informed(question_of(task.space, prepared.ceiling, task.residency), past, prepared.here.store)
+        advice = counsels.consult(replace(question, focus=focus, round=number), asks=asks)
         return None if advice is None else tuple(sequence.points for sequence in advice.sequences)
 
     return consult

@@ -52,7 +52,7 @@ def tuning_session(
 
     `advised` returns the advice that holds for a task now. `say` receives the best times of regions in ns, by id,
     whenever they may have changed. `strategy` is the name of the search strategy, with its settings, for events.
-    `consult` asks a model how to change a candidate.
+    `consult` asks a model what to try next.
     """
     target, notes = prepared.here.target, Notes(prepared.here.store)
     jobs = JobMaker(target)

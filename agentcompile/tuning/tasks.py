@@ -24,9 +24,9 @@ class TuneTask:
     """The roofline floor of one site in ns at that residency; 0 when the ceilings are not reliable."""
 
 
-Consulting = Callable[[TuneTask, tuple[str, ...], bool], tuple[tuple[str, ...], ...] | None]
-"""Asks a model how to change a candidate of a task, as `search.strategy.Consult` does. Only recorded answers count
-where the last argument is False, as when no time is left."""
+Consulting = Callable[[TuneTask, tuple[str, ...], int, bool], tuple[tuple[str, ...], ...] | None]
+"""Asks a model what to try next of a task, from a focus and a round as `search.strategy.Consult` does. Only recorded
+answers count where the last argument is False, as when no time is left."""
 
 
 def templates_of(task: TuneTask) -> dict[str, Template]:

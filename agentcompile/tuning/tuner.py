@@ -52,7 +52,7 @@ class Tuner:
         """`advised` returns the advice that holds for a task now; it is called before each proposal.
 
         `strategy` is the name, with its settings, of the strategy that searches, for its events. `consult` asks a model
-        how to change a candidate, for strategies that do.
+        what to try next, for strategies that do.
         """
         self._jobs, self._baselines = jobs, baselines
         self._advised = advised
@@ -119,7 +119,7 @@ class Tuner:
         """
         found, space = list(trials), tuple(task.space)
         ask = self._consult
-        consult = None if ask is None else lambda focus: ask(task, focus, left() > 0)
+        consult = None if ask is None else lambda focus, number: ask(task, focus, number, left() > 0)
         while not self._floors.reached(task, found):
             asked_of = SearchTask(candidates=space, advice=self._order(task, found), consult=consult)
             asked = strategy.propose(asked_of, found, budget)

@@ -34,7 +34,7 @@ from . import files, recorded, study
 from .compiles import KIND as COMPILES
 
 SEEDS, BUDGET = 15, 1000
-_ALONE = tuple(name for name in STRATEGIES if "+advice" not in name)
+_ALONE = tuple(name for name, method in STRATEGIES.items() if not method.consults)
 """The strategies that ask no model: on a recorded space nobody is asked."""
 
 

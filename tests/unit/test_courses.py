@@ -144,7 +144,8 @@ def test_changes_are_the_legal_transformations_of_shipped_spaces(kind: str) -> N
 
 def test_a_tree_has_every_point_once_and_no_node_more_children_than_it_may() -> None:
     points = points_of(space()[:200])
-    walk = Mcts(branching=3).walk(Ground(points=points, first=(), rng=random.Random(0), batch=4))
+    ground = Ground(points=points, first=(), advised=(), rng=random.Random(0), batch=4, trials=len(points))
+    walk = Mcts(branching=3).walk(ground)
     wanted, seen = next(walk), list[int]()
     while wanted:
         seen += [ask.point for ask in wanted]

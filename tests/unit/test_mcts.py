@@ -118,7 +118,7 @@ WIDE = space_of(range(1, 9), range(1, 9), range(1, 9), range(1, 5))
 
 def asked(settings: Mcts, table: Sequence[float], seed: int = 0, count: int = 60) -> list[int]:
     """The first points of `WIDE` that are asked for, where `table` has the scores."""
-    ground = Ground(points=points_of(WIDE), first=(), rng=random.Random(seed), batch=1)
+    ground = Ground(points=points_of(WIDE), first=(), advised=(), rng=random.Random(seed), batch=1, trials=len(WIDE))
     course, found = settings.walk(ground), list[int]()
     wanted = next(course)
     while len(found) < count:

@@ -70,7 +70,8 @@ class Mind:
         self.points = {(one.template, one.params): one for one in candidates}
         self.heard: list[tuple[str, ...]] = []
 
-    def __call__(self, focus: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    def __call__(self, focus: tuple[str, ...], number: int) -> tuple[tuple[str, ...], ...]:
+        assert not number
         self.heard.append(focus)
         at, way = self.by_id[focus[0]], list[str]()
         for name, _ in at.params:
@@ -123,7 +124,7 @@ def test_it_hears_of_a_node_and_as_many_above_it_as_are_asked_for(history: int) 
     assert max(map(len, mind.heard)) == min(history, 5)
 
 
-@pytest.mark.parametrize("says", [lambda _: None, lambda _: (), lambda focus: (focus,), None])
+@pytest.mark.parametrize("says", [lambda *_: None, lambda *_: (), lambda focus, _: (focus,), None])
 def test_where_nothing_new_is_proposed_the_tree_is_that_of_no_model(says: Consult | None) -> None:
     plain = search(SPACE, small_truth(), None, settings=Mcts())
     assert search(SPACE, small_truth(), says) == plain
@@ -135,7 +136,7 @@ def test_whatever_is_proposed_every_candidate_is_proposed_once_and_of_the_space(
     ids = [one.id for one in SPACE]
     known: dict[tuple[str, ...], Any] = {}
 
-    def says(focus: tuple[str, ...]) -> Any:
+    def says(focus: tuple[str, ...], _: int) -> Any:
         ways = st.lists(st.lists(st.sampled_from([*ids, "of another space"]), max_size=4).map(tuple), max_size=4)
         return known.setdefault(focus, data.draw(st.none() | ways.map(tuple)))
 
@@ -315,7 +316,7 @@ def test_a_search_with_a_model_behind_a_wire_is_the_same_from_its_cassette(tmp_p
     def searched(say: Callable[[Any], object]) -> list[Node]:
         counsels, _, _ = counsel(say, tmp_path)
 
-        def consult(focus: tuple[str, ...]) -> tuple[tuple[str, ...], ...] | None:
+        def consult(focus: tuple[str, ...], _: int) -> tuple[tuple[str, ...], ...] | None:
             advice = counsels.consult(replace(ASKED, focus=focus))
             return None if advice is None else tuple(sequence.points for sequence in advice.sequences)
 

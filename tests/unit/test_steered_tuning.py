@@ -149,15 +149,15 @@ class Asking(ByTwo):
 
     def propose(self, task: SearchTask, trials: Sequence[Trial], budget: Budget) -> Proposal[Candidate]:
         assert task.consult is not None
-        task.consult((task.candidates[0].id,))
+        task.consult((task.candidates[0].id,), 2)
         return super().propose(task, trials, budget)
 
 
 def test_a_model_is_asked_only_while_there_is_time(tmp_path: Path, task: TuneTask) -> None:
-    heard: list[tuple[str, tuple[str, ...], bool]] = []
+    heard: list[tuple[str, tuple[str, ...], int, bool]] = []
 
-    def consult(about: TuneTask, focus: tuple[str, ...], asks: bool) -> None:
-        heard.append((about.region.id, focus, asks))
+    def consult(about: TuneTask, focus: tuple[str, ...], number: int, asks: bool) -> None:
+        heard.append((about.region.id, focus, number, asks))
 
     desk, own, first = Desk(tmp_path), task.region.id, next(iter(task.space)).id
     notes = Notes(Store(tmp_path / "store"))
@@ -165,7 +165,7 @@ def test_a_model_is_asked_only_while_there_is_time(tmp_path: Path, task: TuneTas
     tuner = Tuner(*parts, consult=consult)  # type: ignore[arg-type]
     times = iter([1.0, 1.0, 1.0, 1.0, 0.0, 0.0])
     tuner.search(task, Asking(), Budget(trials=100), [], lambda: next(times))
-    assert heard == [(own, (first,), True), (own, (first,), True), (own, (first,), False)]
+    assert heard == [(own, (first,), 2, True), (own, (first,), 2, True), (own, (first,), 2, False)]
 
 
 def test_a_search_whose_time_is_up_goes_on_to_where_it_was(tmp_path: Path, task: TuneTask) -> None:
