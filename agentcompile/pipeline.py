@@ -76,7 +76,7 @@ def compile_model(
             emit(Warned(text=history.warning))
         prepared = prepare(options, here, evaluator, emit)
         budget = TimeBudget(options.seconds, here.target, spent_s=steering.earlier.searched_s, clock=steering.clock)
-        emit = pace = Pace(emit, budget, lambda best: estimate(prepared.decode[0], best))
+        emit = pace = Pace(emit, budget, lambda best: estimate(prepared.decode[0], best), evaluator.waiting)
         policy, tasks = policy_digest(prepared.prefill.residency), [*prepared.tasks, *prepared.prompt_tasks]
         cuts, spaces = [*prepared.decode, prepared.prefill], {task.region.id: task.space for task in tasks}
         planned, plans = known_plan(steering.earlier, cuts, spaces), steering.earlier.plans

@@ -17,6 +17,8 @@ from agentcompile.options import SETTINGS, Options, resolve, terminal
 from .flags import Flags, as_arguments
 
 if TYPE_CHECKING:
+    from agentcompile.runs.recorded_searches import RecordedSearches
+
     from .session import Session
     from .start import Start
 
@@ -56,6 +58,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--speed", type=float, default=0.0, metavar="X", help="show a past run again, X times as fast as it was"
     )
+    made.add_argument(
+        "--curves",
+        type=Path,
+        metavar="FILE",
+        help="draw the curves of a study's strategies faint behind a search, from the FILE that "
+        "`agentcompile ablate --space ... --out FILE` wrote; those of the region's own space, else the mean of all",
+    )
     made.add_argument("--theme", choices=THEMES, default="dark", help="the colours; t changes them")
     made.add_argument(
         "--ascii", action="store_true", help="no glyphs beyond ASCII; the default where the locale is not UTF-8"
@@ -72,19 +81,26 @@ def run(arguments: Sequence[str]) -> int:
     """Open the app, and return an exit code once it was left.
 
     Raises:
-        AgentCompileError: the speed is not allowed, or there is no terminal to draw on; the hint then is the headless
-            command (usage).
+        AgentCompileError: the speed is not allowed, a file of curves cannot be read, or there is no terminal to draw
+            on; the hint then is the headless command (usage).
     """
     asked = parser().parse_args(list(arguments))
     if not 0 <= asked.speed < math.inf:
         raise AgentCompileError(
             f"--speed: {asked.speed:g} is not allowed", hint="10 is ten times as fast; without it the run is followed"
         )
+    recorded = _recorded(asked.curves) if asked.curves is not None else None
     flags = {name: getattr(asked, name) for name in _FLAGS if getattr(asked, name) is not None}
     if why := nobody():
         raise AgentCompileError(f"tui: {why}", hint=f"headless: {headless(asked.what, flags)}")
     options = resolve({**flags, "run_dir": asked.run_dir}).options
-    return _show(asked, options, flags)
+    return _show(asked, options, flags, recorded)
+
+
+def _recorded(path: Path) -> RecordedSearches:
+    from agentcompile.runs.recorded_searches import read_recorded
+
+    return read_recorded(path)
 
 
 def headless(what: str, flags: Flags) -> str:
@@ -107,7 +123,7 @@ def speaks_unicode() -> bool:
     return locale.nl_langinfo(locale.CODESET).upper().replace("-", "") == "UTF8"
 
 
-def _show(asked: argparse.Namespace, options: Options, flags: Flags) -> int:
+def _show(asked: argparse.Namespace, options: Options, flags: Flags, recorded: RecordedSearches | None) -> int:
     from .finding import meaning, start_of
     from .opening import opened
 
@@ -115,7 +131,7 @@ def _show(asked: argparse.Namespace, options: Options, flags: Flags) -> int:
     session: Session | None = None
     if asked.what:
         what, path = meaning(asked.what, options.runs)
-        session = opened(what, path, options, flags, speed=asked.speed)
+        session = opened(what, path, options, flags, speed=asked.speed, recorded=recorded)
     else:
         start = start_of(options, Path.cwd())
 
@@ -125,7 +141,7 @@ def _show(asked: argparse.Namespace, options: Options, flags: Flags) -> int:
     def choose(page: Start) -> Session | str:
         try:
             what, path = meaning(page.chosen or page.found[0].argument, options.runs)
-            return opened(what, path, options, {**flags, **_settings(page)})
+            return opened(what, path, options, {**flags, **_settings(page)}, recorded=recorded)
         except AgentCompileError as error:
             return f"{error.message}{'; ' + error.hint if error.hint else ''}"
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from agentcompile.control.desk import deliver
 from agentcompile.options import Options, resolve
+from agentcompile.runs.recorded_searches import RecordedSearches
 from agentcompile.runs.session import RunDirectory, new_name
 
 from . import compiler
@@ -15,8 +16,16 @@ from .flags import Flags, as_arguments
 from .session import Session
 
 
-def opened(what: What, path: Path, options: Options, flags: Flags, *, speed: float = 0.0) -> Session:
-    """Return a session on `path`; a model begins a new compile.
+def opened(
+    what: What,
+    path: Path,
+    options: Options,
+    flags: Flags,
+    *,
+    speed: float = 0.0,
+    recorded: RecordedSearches | None = None,
+) -> Session:
+    """Return a session on `path`; a model begins a new compile. The searches `recorded` are drawn behind its own.
 
     Raises:
         AgentCompileError: a setting is not allowed, the run is of a newer version, or a folder cannot be written.
@@ -26,14 +35,23 @@ def opened(what: What, path: Path, options: Options, flags: Flags, *, speed: flo
             return Session(None, name=path.name, lock=path, deliver=deliver, store=options.store)
         case "run":
             RunDirectory.open(path)
-            return Session(Feed(path, speed=speed), name=path.name, deliver=deliver, store=options.store)
+            feed = Feed(path, speed=speed)
+            return Session(feed, name=path.name, deliver=deliver, store=options.store, recorded=recorded)
         case "model":
-            return _begun(str(path), options, flags)
+            return _begun(str(path), options, flags, recorded)
 
 
-def _begun(model: str, options: Options, flags: Flags) -> Session:
+def _begun(model: str, options: Options, flags: Flags, recorded: RecordedSearches | None) -> Session:
     asked = resolve({**flags, "model": model}).options
     run = Path(options.run_dir) if options.run_dir else new_name(options.runs, model)
     arguments = ["compile", model, "--review", "--run-dir", str(run), "--quiet", *as_arguments(flags)]
     process = compiler.start(run, arguments)
-    return Session(Feed(run), name=run.name, lock=Path(asked.out), process=process, deliver=deliver, store=asked.store)
+    return Session(
+        Feed(run),
+        name=run.name,
+        lock=Path(asked.out),
+        process=process,
+        deliver=deliver,
+        store=asked.store,
+        recorded=recorded,
+    )

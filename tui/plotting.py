@@ -21,8 +21,9 @@ Cells = dict[tuple[int, int], int]
 def plot(curve: Curve, width: int, height: int, ink: Ink, behind: Sequence[Curve] = ()) -> list[Line]:
     """Return a curve in `height` lines of at most `width` cells, and below it its axis and a mark for each failure.
 
-    The lowest and the highest speed-up of all curves are the ends of the scale. The curves `behind` are faint, and
-    named in one more line. Beside a look for the first measured candidate it costs as much as the plot has cells.
+    The lowest and the highest speed-up of all curves are the ends of the scale, but below half of the highest only this
+    curve counts: what else is lower is left out, so that its rises stay visible. The curves `behind` are faint, and
+    `legend` names them. Beside a look for the first measured candidate it costs as much as the plot has cells.
     """
     most = max(len(one.best) for one in (curve, *behind))
     room = max(width - LABEL - 1, 4)
@@ -30,6 +31,7 @@ def plot(curve: Curve, width: int, height: int, ink: Ink, behind: Sequence[Curve
     if not reached:
         return [line(("No candidate was measured yet.", "dim"))]
     low, high = min(reached), max(one.best[-1] for one in (curve, *behind) if one.best)
+    low = max(low, min(_first(curve) or low, high / 2))
     own = _cells(curve, most, room, height, low, high)
     faint = Cells()
     for one in behind:
@@ -40,9 +42,21 @@ def plot(curve: Curve, width: int, height: int, ink: Ink, behind: Sequence[Curve
         label = times(high) if y == 0 else times(low) if y == height - 1 and low < high else ""
         spans: list[Span] = [(ink.fit(label, LABEL - 1, right=True) + " ", "dim"), (ink.text("│"), "rule")]
         lines.append(line(*spans, *_row(own, faint, y, room, ink)))
-    names = ", ".join(one.name for one in behind)
-    named = [line((" " * (LABEL + 1), ""), (f"faint: {names}", "dim"))] if behind else []
-    return [*lines, _axis(curve, room, ink), _marks(curve, most, room, ink), *named]
+    return [*lines, _axis(curve, room, ink), _marks(curve, most, room, ink)]
+
+
+def legend(behind: Sequence[Curve], width: int, most: int, ink: Ink) -> list[Line]:
+    """Return the names of faint curves in at most `most` lines: that which ends highest first, as many as fit."""
+    if not behind:
+        return []
+    names = [one.name for one in sorted(behind, key=lambda one: -one.best[-1] if one.best else 0.0)]
+    room = max(width - LABEL - 1, 4)
+    lines = ink.wrap(f"faint: {', '.join(names)}", room)
+    for kept in range(len(names) - 1, 0, -1):
+        if len(lines) <= most:
+            break
+        lines = ink.wrap(f"faint: {', '.join(names[:kept])} … {len(names) - kept} more", room)
+    return [line((" " * (LABEL + 1), ""), (text, "dim")) for text in lines[:most]]
 
 
 def _first(curve: Curve) -> float:
@@ -50,13 +64,19 @@ def _first(curve: Curve) -> float:
 
 
 def _cells(curve: Curve, most: int, width: int, height: int, low: float, high: float) -> Cells:
-    """Return the dots of a curve as bits by cell: a step for each rise, two columns and four rows of dots a cell."""
+    """Return the dots of a curve as bits by cell: a step for each rise, two columns and four rows of dots a cell.
+
+    What is below `low` is left out; a curve that rises from there comes in at the bottom.
+    """
     cells = Cells()
     across, down = 2 * width, 4 * height
     last = -1
     for x in range(across):
         at = x * (most - 1) / (across - 1)
         if int(at) >= len(curve.best) or not (value := curve.best[int(at)]):
+            continue
+        if value < low:
+            last = down - 1
             continue
         y = round((high - value) / (high - low) * (down - 1)) if high > low else 0
         for dot in range(y, max(last, y) + 1):

@@ -8,6 +8,7 @@ from typing import Literal
 
 from agentcompile.control.commands import Command
 from agentcompile.runs.progress import State
+from agentcompile.runs.recorded_searches import RecordedSearches
 
 from .ink import Style
 
@@ -81,6 +82,8 @@ class Scene:
     """Why a compiler is gone that did not say so itself; empty when nothing tells."""
     fault: str = ""
     """Why the run cannot be read any further."""
+    recorded: RecordedSearches | None = None
+    """Searches of a study, to draw behind the search of a region."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,11 @@ from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.searches import Rung, Search, search_of
 
 from . import branches
+from .backdrop import Backdrop, backdrop
 from .branches import Branch, Worth
 from .grid import GAP, Column, Entry, fitted, pairs
 from .ink import Ink, Line, Span, Style, line
-from .plotting import AROUND, plot
+from .plotting import AROUND, LABEL, legend, plot
 from .scene import Scene, Shown, Step, View
 from .screen import FOOT, HEAD, Act, ScreenSpec, table_width, upper_height
 from .trials import SEVERAL, Same, brief, latest, placed, region_of, short, state_of, times, tone, trials_in
@@ -39,6 +40,8 @@ _RUNG, _MORE, _BETWEEN = f"rung{SEVERAL}", f"more{SEVERAL}", f"between{SEVERAL}"
 _LEAST_ROWS = 4
 _NAMED = 44
 """Cells of a change from which a candidate is shown with the names of its parameters."""
+_TALL, _NAMES = 36, 3
+"""Lines of a terminal from which the curves behind are explained, and lines that their names may take there."""
 _LISTED = 200
 """Candidates that the detail of a row lists at most."""
 
@@ -226,23 +229,37 @@ def _room(scene: Scene, view: View) -> int:
     """Return how many rows the tree may have; 0 where all of it is wanted."""
     if view.search == "whole":
         return 0
-    state = scene.state
     region = region_of(scene, view)
-    over = len(_facts(searched(state, region), state.row(region))) + _curve_height(view) + AROUND
+    search, row = searched(scene.state, region), scene.state.row(region)
+    over = len(_facts(search, row)) + _curve_height(view) + AROUND
+    over += len(_legend(view, _behind(scene, row, search), table_width(view) - GAP, Ink()))
     return max(_body(view) - over - 1, _LEAST_ROWS)
 
 
 def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
     """Return the lines over the rows: the region, what was proposed from where, and the best so far as a curve."""
-    state, region = scene.state, region_of(scene, view)
-    search = searched(state, region)
-    facts = _facts(search, state.row(region))
-    return [*facts, *_plotted(Same(search), width, _curve_height(view), ink)]
+    region = region_of(scene, view)
+    search, row = searched(scene.state, region), scene.state.row(region)
+    behind = _behind(scene, row, search)
+    curve = _plotted(Same(search), behind, width, _curve_height(view), ink)
+    return [*_facts(search, row), *curve, *_legend(view, behind, width, ink)]
 
 
 @functools.lru_cache(maxsize=4)
-def _plotted(search: Same[Search], width: int, height: int, ink: Ink) -> list[Line]:
-    return plot(search.value.curve, width, height, ink)
+def _plotted(search: Same[Search], behind: Backdrop, width: int, height: int, ink: Ink) -> list[Line]:
+    return plot(search.value.curve, width, height, ink, behind.curves)
+
+
+def _behind(scene: Scene, row: RegionProgress | None, search: Search) -> Backdrop:
+    return backdrop(scene.recorded, row.name, search.curve) if row is not None else Backdrop()
+
+
+def _legend(view: View, behind: Backdrop, width: int, ink: Ink) -> list[Line]:
+    """Return what the curves behind are: the first of their names where a terminal has few lines."""
+    if view.height < _TALL:
+        return legend(behind.curves, width, 1, ink)
+    about = [line((" " * (LABEL + 1), ""), (behind.about, "dim"))] if behind.curves else []
+    return [*legend(behind.curves, width, _NAMES, ink), *about]
 
 
 def _facts(search: Search, row: RegionProgress | None) -> list[Line]:

@@ -17,6 +17,7 @@ from agentcompile.control.client import send
 from agentcompile.control.commands import Command, Reply, Stop, Watch
 from agentcompile.errors import AgentCompileError
 from agentcompile.lockfile.files import read_lock
+from agentcompile.runs.recorded_searches import RecordedSearches
 
 from . import asks, compiler, source
 from .feed import Feed
@@ -56,13 +57,14 @@ class Session:
         process: subprocess.Popen[bytes] | None = None,
         deliver: Deliver,
         store: Path,
+        recorded: RecordedSearches | None = None,
         screens: Screens = SCREENS,
     ) -> None:
         self.feed = feed
         self.screens = screens
         self.view = View(mode="lock" if feed is None else screens[0].name)
         self.process = process
-        self.scene = Scene(run=name, path=str(feed.path) if feed else "", lock_path=str(lock or ""))
+        self.scene = Scene(run=name, path=str(feed.path) if feed else "", lock_path=str(lock or ""), recorded=recorded)
         self._deliver = deliver
         self._store = store
         self._runner: compiler.LockRunner | None = None

@@ -129,6 +129,8 @@ def show(state: progress.State, screen: Screen, *, every: bool = False) -> None:
     _boundaries(state, screen)
     for done in (plan for plan in state.final if plan.step_ns):
         screen.text(tables.plan_line(done))
+    if state.pace is not None and (overhead := tables.overhead_line(state.pace)):
+        screen.text(overhead)
 
 
 def _boundaries(state: progress.State, screen: Screen) -> None:

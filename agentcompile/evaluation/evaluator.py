@@ -29,6 +29,7 @@ from agentcompile.evaluation.jobs import (
     arm_of,
     implementation,
 )
+from agentcompile.evaluation.stopwatch import Stopwatch
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
@@ -43,6 +44,7 @@ from agentcompile.worker.process import Expired, Lost, Outcome, wait
 
 __all__ = ["Baseline", "Depth", "EvaluationJob", "Evaluator", "Prepared", "WorkerEvaluator"]
 
+_Result = tuple[EvaluationJob, Prepared | Binary | Verdict]
 ACCEPT_REPEATS = 250
 """Repeats of an accepted kernel that must agree bit for bit."""
 
@@ -61,7 +63,7 @@ class _Work:
 
 
 class WorkerEvaluator:
-    """The evaluator of this machine, for one thread at a time; creating it returns at once."""
+    """The evaluator of this machine, for one thread at a time; `waiting` adds up the time of its calls."""
 
     def __init__(
         self,
@@ -84,6 +86,7 @@ class WorkerEvaluator:
         verdict `Cancelled` at any stage, and their workers are killed.
         """
         self._steering = steering or Steering()
+        self.waiting = Stopwatch(self._steering.clock)
         cores, backend = len(os.sched_getaffinity(0)), backend_of(target.kind)
         setup = p.Setup(
             target=target,
@@ -94,8 +97,7 @@ class WorkerEvaluator:
             device=device,
         )
         self._limits, self._policy, self._seed, self._repeats = limits, policy, seed, repeats
-        self._validators = backend.validations_at_once(target, cores)
-        self._fragile = backend.poisonable
+        self._validators, self._fragile = backend.validations_at_once(target, cores), backend.poisonable
         self._pool = WorkerPool(setup, limits, workers or cores)
 
     def __enter__(self) -> WorkerEvaluator:
@@ -116,17 +118,19 @@ class WorkerEvaluator:
         Raises:
             AgentCompileError: the machine itself fails: no disk space, or a canary that failed twice (environment).
         """
-        for job, result in self._prepare(jobs, depth):
+        for job, result in self._waited(jobs, depth):
             assert not isinstance(result, Binary)
             yield job, result
 
     def build(self, jobs: Iterable[EvaluationJob]) -> Iterator[EvaluationJob]:
         """Build without validating; yield the jobs that built, with the errors of `prepare`."""
-        return (job for job, result in self._prepare(jobs, None) if isinstance(result, Binary))
+        return (job for job, result in self._waited(jobs, None) if isinstance(result, Binary))
 
-    def _prepare(
-        self, jobs: Iterable[EvaluationJob], depth: Depth | None
-    ) -> Iterator[tuple[EvaluationJob, Prepared | Binary | Verdict]]:
+    def _waited(self, jobs: Iterable[EvaluationJob], depth: Depth | None) -> Iterator[_Result]:
+        """Time `_prepare`, but neither what makes its jobs nor what is done with its results."""
+        return self.waiting.during(self._prepare(self.waiting.during(jobs, runs=False), depth))
+
+    def _prepare(self, jobs: Iterable[EvaluationJob], depth: Depth | None) -> Iterator[_Result]:
         waiting, built, slots = iter(jobs), deque[_Work](), self._pool.slots
         running: dict[int, _Work] = {}
         try:
@@ -183,9 +187,7 @@ class WorkerEvaluator:
         )
         self._pool.worker(slot).ask(validate, limit_s=limits.validate(job.region.cost.bytes))
 
-    def _settle(
-        self, slot: WorkerSlot, work: _Work, depth: Depth | None
-    ) -> _Work | tuple[EvaluationJob, Prepared | Binary | Verdict]:
+    def _settle(self, slot: WorkerSlot, work: _Work, depth: Depth | None) -> _Work | _Result:
         assert slot.worker is not None
         outcome = slot.worker.take()
         if isinstance(outcome, p.Built):
@@ -195,8 +197,7 @@ class WorkerEvaluator:
         slot.clear(disturbed=shakes(outcome))
         if from_outside(outcome) and not work.again:
             return replace(work, again=True)
-        ran = work.stage != "build"
-        return work.job, self._blamed(slot, outcome) if ran else failure(outcome, work.stage)
+        return work.job, failure(outcome, work.stage) if work.stage == "build" else self._blamed(slot, outcome)
 
     def _blamed(self, slot: WorkerSlot, outcome: Outcome, stage: Stage = "validate") -> Verdict:
         """Return a candidate's verdict; environment errors count as its own, if a fresh worker's canary passes."""
@@ -289,10 +290,10 @@ class WorkerEvaluator:
         limit_s: float,
     ) -> Timing | Death:
         """Time the live arms; drop one that ends its process and retime the others. A person may cancel `ids`."""
-        self._pool.rest()
         live, failed = list(range(len(labels))), dict[int, Death | Cancelled | Incorrect]()
         while True:
-            samples = self._processes(request(live), processes, limit_s, [ids[i] for i in live]) if live else ()
+            with self.waiting.running():
+                samples = self._processes(request(live), processes, limit_s, [ids[i] for i in live]) if live else ()
             if isinstance(samples, tuple):
                 gone = tuple(sorted(failed.items()))
                 return Timing(arms=labels, live=tuple(live), failed=gone, processes=samples, residency=residency)
@@ -316,6 +317,7 @@ class WorkerEvaluator:
     def _processes(
         self, request: p.Time | p.TimeSteps, processes: int, limit_s: float, ids: Sequence[str]
     ) -> tuple[Samples, ...] | _Blamed:
+        self._pool.rest()
         taken: list[Samples] = []
         # Creating a device context takes seconds. Region timings leave nothing in it; steps leave a model's weights.
         kept = self._fragile and processes > 1 and isinstance(request, p.Time)

@@ -121,6 +121,9 @@ class SearchProgress(Clean):
     """Rounds that were timed so far."""
     disturbed: float = 0.0
     """Share of the rounds that other processes on the machine disturbed."""
+    overhead_s: float | None = None
+    """Seconds of this process's search and step tuning in which it waited for no build, validation or timing; None in a
+    run from before this was measured."""
 
     @property
     def eta_s(self) -> float:

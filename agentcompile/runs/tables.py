@@ -86,6 +86,15 @@ def pace_line(pace: SearchProgress) -> str:
     return ", ".join(parts)
 
 
+def overhead_line(pace: SearchProgress) -> str:
+    """Return one line on the part of a search that neither built, validated nor timed; empty where it is unknown."""
+    if pace.overhead_s is None or not pace.elapsed_s:
+        return ""
+    share = pace.overhead_s / pace.elapsed_s
+    spent = f"{pace.elapsed_s:.1f} s, {pace.overhead_s:.1f} s of it ({share:.1%}) beside building and timing"
+    return f"search and step tuning: {spent}"
+
+
 def _largest_first(state: State) -> list[RegionProgress]:
     return sorted(state.rows, key=lambda row: (-row.share, row.name))
 
@@ -150,6 +159,6 @@ _FIELDS = {"regions": "rows", "plans": "final", "trials": "counts"}
 
 def state_json(state: State) -> dict[str, Json]:
     """Return a run for programs: everything but the single trials and what was proposed."""
-    names = "status model target stages graphs boundaries regions plans lock drift warnings failure trials ui_hz"
+    names = "status model target stages graphs boundaries regions plans lock drift warnings failure trials ui_hz pace"
     found = {name: encode(getattr(state, _FIELDS.get(name, name))) for name in names.split()}
     return {**found, "regions": [encode(changed(row, proposed=())) for row in state.rows]}

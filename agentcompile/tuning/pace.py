@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from agentcompile.evaluation.stopwatch import Stopwatch
 from agentcompile.evaluation.time_budget import TimeBudget
-from agentcompile.events import Emit, Event, PlanAdmitted, StepsTimed, TrialFinished, Warned
+from agentcompile.events import Emit, Event, PlanAdmitted, StageFinished, StepsTimed, TrialFinished, Warned
 from agentcompile.ir.search_events import SearchProgress
 from agentcompile.ir.trial import CONTENDED, Measured
 from agentcompile.measure import share_disturbed, usual_ns
@@ -23,9 +24,15 @@ ENOUGH_ROUNDS = 10
 class Pace:
     """An `Emit` that passes events on to another and adds progress events."""
 
-    def __init__(self, emit: Emit, time: TimeBudget, step_of: Callable[[Mapping[str, float]], float]) -> None:
-        """`step_of` returns the time of a step in ns from the best times of regions by id; 0 when too few are known."""
-        self._emit, self._time, self._step_of = emit, time, step_of
+    def __init__(
+        self, emit: Emit, time: TimeBudget, step_of: Callable[[Mapping[str, float]], float], waiting: Stopwatch
+    ) -> None:
+        """`step_of` returns the time of a step in ns from the best times of regions by id; 0 when too few are known.
+
+        `waiting` runs while the compiler waits for its evaluator; the overhead is counted from now on.
+        """
+        self._emit, self._time, self._step_of, self._waiting = emit, time, step_of, waiting
+        self._begin_s, self._overhead_s, self._tuned = time.elapsed_s - waiting.seconds, 0.0, False
         self._said_s = -math.inf
         self._tried: set[str] = set()
         self._rounds = 0
@@ -49,6 +56,11 @@ class Pace:
             case PlanAdmitted(plan=plan):
                 if plan.phase == "decode" and plan.step_ns:
                     self._best(plan.step_ns, measured=True)
+            case StageFinished(stage="admit"):  # what a person or the check of the whole model takes comes after it
+                self._said_s = -math.inf
+                self.say()
+                self._tuned = True
+                return
             case _:
                 return
         self.say()
@@ -64,6 +76,8 @@ class Pace:
         if now - self._said_s < EVERY_S:
             return
         self._said_s = now
+        if not self._tuned:
+            self._overhead_s = max(now - self._waiting.seconds - self._begin_s, 0.0)
         self._emit(
             SearchProgress(
                 elapsed_s=round(now, 1),
@@ -73,6 +87,7 @@ class Pace:
                 measured=self._measured,
                 rounds=self._rounds,
                 disturbed=round(self._share, 3),
+                overhead_s=round(self._overhead_s, 2),
             )
         )
 

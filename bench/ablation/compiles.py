@@ -71,6 +71,11 @@ class Compile:
     """Half the width of the 95 % interval of `log_ratio`."""
     failure: str = ""
     """Why there is no lock, or why its step could not be timed; empty when all went well."""
+    overhead_s: float | None = None
+    """The part of search and step tuning in which the compiler waited for no build, validation or timing; None where it
+    was not measured."""
+    overhead_share: float | None = None
+    """The same as a share of `seconds`."""
 
     def step_after(self, trials: int) -> float:
         """Return the best step in ns that was known after so many trials; infinity before the first."""
@@ -130,6 +135,8 @@ class Standing:
     tokens: int
     after: tuple[float, ...]
     """The median best step in ns after each of `MARKS` trials; infinity where there was none yet."""
+    overhead_share: float | None = None
+    """The median share of a compile that its search's overhead took; None where no compile measured it."""
 
 
 class TimedStep(NamedTuple):
@@ -159,6 +166,13 @@ def progress_of(events: Iterable[Event]) -> tuple[tuple[Progress, ...], Usage]:
     return tuple(found), used
 
 
+def overhead_of(events: Iterable[Event], seconds: float) -> tuple[float | None, float | None]:
+    """Return the overhead of a run's search in s, and as a share of the `seconds` that its compile took in all."""
+    told = [event.overhead_s for event in events if isinstance(event, SearchProgress)]
+    found = told[-1] if told else None
+    return found, None if found is None else round(found / seconds, 4)
+
+
 def standings(result: Compiles) -> list[Standing]:
     """Return the standing of every arm on every model that has a compile of it."""
     return [
@@ -171,6 +185,7 @@ def standings(result: Compiles) -> list[Standing]:
 
 def _standing(model: str, arm: str, found: Sequence[Compile]) -> Standing:
     steps = [one.step_ns for one in found if one.step_ns is not None]
+    shares = [one.overhead_share for one in found if one.overhead_share is not None]
     speedup, low, high = _speedup(found)
     return Standing(
         model=model,
@@ -186,6 +201,7 @@ def _standing(model: str, arm: str, found: Sequence[Compile]) -> Standing:
         calls=sum(one.used.calls for one in found),
         tokens=sum(one.used.tokens for one in found),
         after=tuple(statistics.median(one.step_after(mark) for one in found) for mark in MARKS),
+        overhead_share=statistics.median(shares) if shares else None,
     )
 
 

@@ -37,7 +37,18 @@ from agentcompile.runs.tables import Table, duration
 
 from ..harness.records import nameless, revision
 from ..harness.times import command_of
-from .compiles import FORMAT, MARKS, Arm, Compile, Compiles, TimedStep, progress_of, standings, timed_beside
+from .compiles import (
+    FORMAT,
+    MARKS,
+    Arm,
+    Compile,
+    Compiles,
+    TimedStep,
+    overhead_of,
+    progress_of,
+    standings,
+    timed_beside,
+)
 from .files import figure, read_result, write_beside, write_result
 
 _LIMIT_S = 3600.0
@@ -174,10 +185,13 @@ def _compiled(request: Request, model: Path, arm: Arm, seed: int, folder: Path) 
     except subprocess.TimeoutExpired:
         failure = f"not finished after {_LIMIT_S:g} s"
     took_s = time.monotonic() - begin
-    progress, used = progress_of(_events(folder / "run"))
+    events = _events(folder / "run")
+    progress, used = progress_of(events)
+    overhead_s, overhead_share = overhead_of(events, took_s)
     made = Compile(
         model=model.name, arm=arm.name, seed=seed, seconds=round(took_s, 1), searched_s=_searched_s(folder / "run"),
         trials=max((one.trials for one in progress), default=0), progress=progress, used=used, failure=failure,
+        overhead_s=overhead_s, overhead_share=overhead_share,
     )  # fmt: skip
     _say(f"  {made.failure or f'{took_s:.0f} s, {made.trials} candidates'}")
     return made
@@ -262,7 +276,7 @@ def read_compiles(path: Path) -> Compiles:
 
 def report(result: Compiles) -> list[str]:
     """Return the lines that show a result: per model a row for each arm."""
-    heads = ("model", "arm", "compiles", "step", "speed-up", "95 %", "trials", "seconds", "calls", "tokens")
+    heads = ("model", "arm", "compiles", "step", "speed-up", "95 %", "trials", "seconds", "overhead", "calls", "tokens")
     marks = tuple(f"after {mark}" for mark in MARKS)
     rows = []
     for one in standings(result):
@@ -279,13 +293,17 @@ def report(result: Compiles) -> list[str]:
                 f"{one.low:.3f}–{one.high:.3f}" if beside and one.high < float("inf") else "-",
                 f"{one.trials:g}",
                 f"{one.seconds:.0f}",
+                "-" if one.overhead_share is None else f"{one.overhead_share:.1%}",
                 f"{one.calls}",
                 f"{one.tokens}",
                 *after,
             )
         )
     limit = f"{result.seconds} s" if result.seconds else "no limit of time"
-    under = f"speed-up over {result.arms[0]} in the same rounds; each search: {limit}"
+    under = (
+        f"speed-up over {result.arms[0]} in the same rounds; each search: {limit}; overhead: the share of a compile "
+    )
+    under += "that search and step tuning took beside building, validating and timing"
     right = tuple(range(2, len(heads) + len(marks)))
     return [*columns(Table(heads=(*heads, *marks), rows=rows, right=right)), under]
 

@@ -22,7 +22,7 @@ if words["--strategy"] == "random":
 from agentcompile.events import SearchProgress, StageFinished
 from agentcompile.runs.session import Journal, RunDirectory
 with Journal(RunDirectory.create(pathlib.Path(words["--run-dir"]), {{}})) as journal:
-    journal.append(SearchProgress(elapsed_s=1.0, candidates=7, step_ns=5_000_000))
+    journal.append(SearchProgress(elapsed_s=1.0, candidates=7, step_ns=5_000_000, overhead_s=0.01))
     journal.append(StageFinished(stage="search", seconds=2.5))
 home = pathlib.Path({home!r})
 shutil.copytree(home, pathlib.Path(words["--run-dir"]).parent / "home")
@@ -56,6 +56,10 @@ def test_locks_are_timed_beside_one_another_and_a_failed_arm_says_why(
     assert (failed.step_ns, failed.trials) == (None, 0)
     assert (calls.trials, calls.searched_s, calls.step_after(7)) == (7, 2.5, 5_000_000)
     assert calls.log_ratio == 0
+    assert calls.overhead_s == 0.01
+    assert calls.overhead_share is not None
+    assert 0 < calls.overhead_share < 1
+    assert (failed.overhead_s, failed.overhead_share) == (None, None)
     # Kernels serve the step many times faster than PyTorch's operators one by one, also on a busy machine.
     assert kernels.log_ratio is not None
     assert kernels.log_ratio > 0.5

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import agentcompile
-from agentcompile.events import Event, TrialFinished
+from agentcompile.events import Event, SearchProgress, TrialFinished
 from agentcompile.lockfile.files import read_lock
 from agentcompile.replay.load import replay_lock
 from agentcompile.runs.session import RunDirectory
@@ -77,6 +77,14 @@ def test_compile_and_load_of_the_library_give_the_tokens_of_the_captured_graph(
     assert not isinstance(made, list)
     expected = flows.greedy_on(reference(compiled.home, compiled.model, again[0]), IDS[:9], 12)
     assert list(made.tokens) == expected
+
+
+def test_a_compile_reports_how_much_of_its_search_neither_built_nor_timed(compiled: Course) -> None:
+    told = [event for event in RunDirectory.open(compiled.run).events() if isinstance(event, SearchProgress)][-1]
+    assert told.overhead_s is not None
+    assert 0 < told.overhead_s / told.elapsed_s < 1
+    status = flows.verb(compiled.home, "runs", "status", compiled.run)
+    assert f"{told.overhead_s:.1f} s of it" in status.out
 
 
 def test_a_second_run_measures_nothing_that_the_database_knows(

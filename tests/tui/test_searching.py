@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 from agentcompile.tui import screen, searching, tuning
+from agentcompile.tui.backdrop import AHEAD, Backdrop, backdrop
 from agentcompile.tui.branches import Branch, fitted
 from agentcompile.tui.frame import frame
 from agentcompile.tui.ink import Ink
-from agentcompile.tui.plotting import AROUND, plot
+from agentcompile.tui.plotting import AROUND, legend, plot
 from agentcompile.tui.scene import Ask, Scene, View
 from agentcompile.tui.searching import trace_text
 from recorded import text
@@ -23,6 +24,7 @@ from agentcompile.ir.advice import Advice as Answer
 from agentcompile.ir.advice import Claim
 from agentcompile.ir.search_events import Transformation
 from agentcompile.runs.progress import fold
+from agentcompile.runs.recorded_searches import RecordedSearch, RecordedSearches
 from agentcompile.runs.searches import Curve
 from agentcompile.runs.searches import Search as Found
 from tests.unit import runs, searched
@@ -52,13 +54,55 @@ def test_a_search_looks_as_it_did(size: tuple[int, int], ascii: bool) -> None:
     held(f"search-{size[0]}x{size[1]}-{'ascii' if ascii else 'unicode'}", "".join(pictures))
 
 
+def recorded(space: str, strategy: str, *steps: tuple[int, float]) -> RecordedSearch:
+    return RecordedSearch(space=space, strategy=strategy, evaluations=200, optimum_ns=100.0, steps=steps)
+
+
+RECORDED = RecordedSearches(
+    searches=(
+        recorded("gemm-gpu", "random", (2, 190.0), (18, 140.0), (40, 120.0)),
+        recorded("gemm-gpu", "kernel-tuner:genetic_algorithm", (1, 300.0), (9, 150.0), (33, 101.0)),
+        recorded("gemm-gpu", "evolutionary:population=20", (1, 200.0), (6, 130.0), (20, 100.0)),
+        recorded("convolution-gpu", "random", (3, 200.0), (30, 150.0)),
+        recorded("convolution-gpu", "kernel-tuner:genetic_algorithm", (1, 180.0), (25, 110.0)),
+        recorded("convolution-gpu", "evolutionary:population=20", (1, 220.0), (12, 105.0)),
+    )
+)
+
+
+@pytest.mark.parametrize("ascii", [False, True], ids=["unicode", "ascii"])
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_a_search_before_recorded_ones_looks_as_it_did(size: tuple[int, int], ascii: bool) -> None:
+    view = replace(FIT, width=size[0], height=size[1])
+    scenes = {name: replace(scene, recorded=RECORDED) for name, scene in SCENES.items()}
+    pictures = [f"== {name}\n" + text(scene, view, ascii=ascii) for name, scene in scenes.items()]
+    held(f"search-recorded-{size[0]}x{size[1]}-{'ascii' if ascii else 'unicode'}", "".join(pictures))
+
+
+def test_recorded_curves_end_with_the_search_or_a_little_after_it_began() -> None:
+    for own, last in ((Curve(best=(2.0,) * 3), AHEAD), (Curve(best=(2.0,) * 60), 60)):
+        behind = backdrop(RECORDED, "linear@aaaaaa", own)
+        assert {len(one.best) for one in behind.curves} == {last}
+        assert behind.about == "recorded: mean of 2 spaces, optimum drawn at 2.00×"
+    assert backdrop(RECORDED, "gemm@gpu", own).about == "recorded: gemm-gpu, optimum drawn at 2.00×"
+    assert [one.best[-1] for one in backdrop(RECORDED, "gemm@gpu", own).curves] == pytest.approx([2 / 1.2, 2 / 1.01, 2])
+
+
+def test_nothing_is_drawn_behind_a_search_that_measured_nothing() -> None:
+    for own in (Curve(), Curve(best=(0.0, 0.0))):
+        assert backdrop(RECORDED, "linear@aaaaaa", own) == Backdrop()
+    assert backdrop(None, "linear@aaaaaa", Curve(best=(1.0,))) == Backdrop()
+    scene = known([tried(point(1), verdict=DISTURBED)], recorded=RECORDED)
+    assert "No candidate was measured yet" in text(scene, FIT)
+
+
 @pytest.mark.parametrize("name", SCENES)
 @pytest.mark.parametrize("size", [(60, 16), (79, 24), (100, 30), (119, 40), (200, 60)])
 @pytest.mark.parametrize("wanted", ["fit", "whole"])
 def test_every_line_is_exactly_as_wide_as_the_screen(name: str, size: tuple[int, int], wanted: str) -> None:
     view = View(width=size[0], height=size[1], mode="tune", search=wanted)  # type: ignore[arg-type]
-    for ascii in (False, True):
-        lines = frame(SCENES[name], view, Ink(ascii=ascii))
+    for ascii, behind in itertools.product((False, True), (None, RECORDED)):
+        lines = frame(replace(SCENES[name], recorded=behind), view, Ink(ascii=ascii))
         assert {cell_len(line.plain) for line in lines} == {size[0]}
         assert not ascii or all(line.plain.isascii() for line in lines)
 
@@ -142,15 +186,27 @@ def test_other_curves_are_faint_behind_the_own_one_and_named(ascii: bool) -> Non
     own = Curve(best=(1.0, 1.5, 2.0, 2.0), failed=(2,), unknown=(3,))
     behind = (Curve(name="random", best=(0.0, 1.1, 1.1, 1.1, 1.1, 1.3)), Curve(name="greedy", best=(1.2,) * 6))
     lines = plot(own, 60, 5, Ink(ascii=ascii), behind)
-    assert len(lines) == 5 + AROUND + 1
+    assert len(lines) == 5 + AROUND
     styles = {style for line in lines[:5] for text, style in line.spans if text.strip()}
     assert styles == {"accent", "dim", "rule"}
-    assert lines[7].plain.strip() == "faint: random, greedy"
+    assert [one.plain.strip() for one in legend(behind, 60, 1, Ink(ascii=ascii))] == ["faint: random, greedy"]
     front = [line.plain[9:] for line in lines[:5]]
     glyphs = {glyph for line in front for glyph in line if glyph != " "}
     assert glyphs <= ({"*", "."} if ascii else {chr(0x2800 + bits) for bits in range(1, 256)})
     marks = [(text.strip(), style) for text, style in lines[6].spans if style in ("bad", "warn")]
     assert marks == [("x" if ascii else "✗", "bad"), ("^" if ascii else "▲", "warn")]
+
+
+def test_what_is_below_half_of_the_highest_is_left_out_and_names_are_given_as_far_as_they_fit() -> None:
+    own = Curve(best=(1.5, 2.0))
+    behind = tuple(Curve(name=f"strategy-{at}", best=(0.1, 1.9 + at / 100)) for at in range(8))
+    lines = plot(own, 60, 6, Ink(), behind)
+    assert [lines[at].plain.split()[0] for at in (0, 5)] == ["2.00×", "1.00×"]
+    (named,) = legend(behind, 60, 1, Ink())
+    assert named.plain.strip() == "faint: strategy-7, strategy-6, strategy-5 … 5 more"
+    assert len(legend(behind, 60, 3, Ink())) == 3
+    assert max(cell_len(one.plain) for one in legend(behind, 20, 3, Ink())) <= 20
+    assert legend((), 60, 3, Ink()) == []
 
 
 def test_one_candidate_and_equal_ones_have_a_curve_too() -> None:

@@ -130,6 +130,13 @@ def test_the_headless_command_follows_the_argument(tmp_path: Path) -> None:
     assert headless(str(lock), {}) == f"agentcompile replay {lock}"
 
 
+def test_a_file_of_curves_that_is_none_is_refused_before_the_app_starts(tmp_path: Path) -> None:
+    path = tmp_path / "study.json"
+    path.write_text('{"kind": "recorded-spaces", "format": 1, "curves": []}')
+    with pytest.raises(AgentCompileError, match=r"study.json: no result of a study: curves: \[\] holds no search"):
+        run(["a-run", f"--curves={path}"])
+
+
 @pytest.mark.parametrize("speed", ["-1", "nan", "inf"])
 def test_a_speed_at_which_nothing_can_be_shown_is_refused(speed: str) -> None:
     with pytest.raises(AgentCompileError, match=r"--speed: .* is not allowed"):

@@ -22,6 +22,7 @@ from bench.ablation.compiles import (
     Compiles,
     Progress,
     TimedStep,
+    overhead_of,
     progress_of,
     standings,
     timed_beside,
@@ -93,6 +94,22 @@ def test_progress_leaves_out_what_says_nothing_new_and_adds_up_what_advice_used(
     ]
     assert (used.calls, used.tokens) == (2, 14)
     assert progress_of([]) == ((), Usage())
+
+
+def test_the_overhead_is_that_of_the_last_report_as_a_share_of_the_whole_compile() -> None:
+    told = [
+        SearchProgress(elapsed_s=1.0, overhead_s=0.5),
+        SearchProgress(elapsed_s=40.0, overhead_s=2.0),
+        Warned(text="-"),
+    ]
+    assert overhead_of(told, 80.0) == (2.0, 0.025)
+    assert overhead_of([SearchProgress(elapsed_s=1.0)], 80.0) == (None, None), "a run from before it was measured"
+    assert overhead_of([], 80.0) == (None, None)
+    shares = [replace(made("a@none", seed), overhead_share=share) for seed, share in enumerate((0.02, None, 0.04))]
+    first, second = standings(study(*shares, made("b@none")))
+    assert first.overhead_share == pytest.approx(0.03)
+    assert second.overhead_share is None
+    assert " 3.0% " in report(study(*shares))[1]
 
 
 def test_the_best_step_after_so_many_trials_is_that_known_by_then() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
+from agentcompile.evaluation.stopwatch import Stopwatch
 from agentcompile.evaluation.time_budget import TimeBudget, any_time, floor_of, part_of
-from agentcompile.events import Event, SearchProgress, StepsTimed, TrialFinished, Warned
-from agentcompile.runs.tables import pace_line
+from agentcompile.events import Event, SearchProgress, StageFinished, StepsTimed, TrialFinished, Warned
+from agentcompile.ir.codec import decode
+from agentcompile.runs.tables import overhead_line, pace_line
 from agentcompile.tuning.pace import Pace
 from tests.unit import fakes
 from tests.unit.runs import TIMING, measured, trial
@@ -74,7 +77,8 @@ def test_what_a_search_takes_at_least_is_said_as_the_machine_is_now(left_s: floa
 
 def told(disturbed: float) -> list[Event]:
     clock, events = Clock(), list[Event]()
-    pace = Pace(events.append, TimeBudget(60, fakes.target(), clock=clock), lambda best: sum(best.values()))
+    budget = TimeBudget(60, fakes.target(), clock=clock)
+    pace = Pace(events.append, budget, lambda best: sum(best.values()), Stopwatch(clock))
     for number in range(30):
         clock.now += 0.5
         verdict = measured()
@@ -105,7 +109,8 @@ def test_a_busy_machine_is_called_so_once_and_in_every_line() -> None:
 
 def test_a_step_as_it_was_measured_stands_over_estimates() -> None:
     clock, events = Clock(), list[Event]()
-    pace = Pace(events.append, TimeBudget(60, fakes.target(), clock=clock), lambda best: sum(best.values()))
+    budget = TimeBudget(60, fakes.target(), clock=clock)
+    pace = Pace(events.append, budget, lambda best: sum(best.values()), Stopwatch(clock))
     pace(StepsTimed(steps="x", timing=TIMING))
     pace.improved({"a": 5.0})
     clock.now += 2
@@ -113,3 +118,93 @@ def test_a_step_as_it_was_measured_stands_over_estimates() -> None:
     last = events[-1]
     assert isinstance(last, SearchProgress)
     assert (last.measured, last.step_ns) == (True, 10)
+
+
+class Evaluator:
+    """Takes 2 s for every job, as a stopwatch sees it; a job that it takes from its source takes 5 s to make."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock, self.waiting = clock, Stopwatch(clock)
+
+    def jobs(self) -> Iterator[int]:
+        for job in range(3):
+            self.clock.now += 5
+            yield job
+
+    def prepare(self) -> Iterator[int]:
+        def results(jobs: Iterator[int]) -> Iterator[int]:
+            for job in jobs:
+                self.clock.now += 2
+                yield job
+
+        return self.waiting.during(results(self.waiting.during(self.jobs(), runs=False)))
+
+
+def reports(spent_s: float = 0.0) -> list[SearchProgress]:
+    """What a search says that waits for 6 s, makes jobs for 15 s and uses their results for 3 s, and long after it."""
+    clock, events = Clock(), list[Event]()
+    judge = Evaluator(clock)
+    with judge.waiting.running():
+        clock.now += 40
+    budget = TimeBudget(0, fakes.target(), spent_s=spent_s, clock=clock)
+    pace = Pace(events.append, budget, lambda best: 0.0, judge.waiting)
+    for _ in judge.prepare():
+        clock.now += 1
+    pace(StageFinished(stage="admit"))
+    clock.now += 100
+    pace.say()
+    return [event for event in events if isinstance(event, SearchProgress)]
+
+
+def test_the_overhead_of_a_search_is_all_but_the_time_of_the_evaluators_calls() -> None:
+    told = reports()[0]
+    assert (told.elapsed_s, told.overhead_s) == (24.0, 18.0)
+    assert overhead_line(told) == "search and step tuning: 24.0 s, 18.0 s of it (75.0%) beside building and timing"
+
+
+def test_what_earlier_processes_of_the_run_used_is_no_overhead_of_this_one() -> None:
+    told = reports(spent_s=100)[0]
+    assert (told.elapsed_s, told.overhead_s) == (124.0, 18.0)
+
+
+def test_what_comes_after_step_tuning_is_no_overhead_of_the_search() -> None:
+    assert [told.overhead_s for told in reports()] == [18.0, 18.0]
+
+
+def test_an_overhead_is_never_negative_even_when_the_clock_is_set_back() -> None:
+    clock, events = Clock(), list[Event]()
+    watch = Stopwatch(clock)
+    pace = Pace(events.append, TimeBudget(60, fakes.target(), clock=clock), lambda best: 0.0, watch)
+    with watch.running():
+        clock.now += 10
+    clock.now -= 9
+    pace.say()
+    assert isinstance(events[0], SearchProgress)
+    assert events[0].overhead_s == 0.0
+
+
+def test_a_stopwatch_goes_on_as_before_after_a_block_and_after_an_error() -> None:
+    clock = Clock()
+    watch = Stopwatch(clock)
+
+    def fails() -> None:
+        with watch.running():
+            clock.now += 1
+            with watch.running(False):
+                clock.now += 10
+            clock.now += 1
+            assert watch.seconds == 2
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        fails()
+    clock.now += 100
+    assert watch.seconds == 2
+    assert list(watch.during([])) == []
+
+
+def test_progress_from_before_overhead_was_measured_is_read_and_has_none() -> None:
+    old = {"kind": "search-progress", "elapsed_s": 3.0, "budget_s": 0.0, "candidates": 1, "step_ns": 0}
+    told: SearchProgress = decode(SearchProgress, old)  # type: ignore[arg-type]
+    assert told.overhead_s is None
+    assert overhead_line(told) == ""
