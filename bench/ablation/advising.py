@@ -29,8 +29,8 @@ from .spaces import RecordedSpace
 NOBODY = "none"
 _ASKED = ("replay:", "openai:")
 
-ConsultWith = Callable[[Sequence[Trial], tuple[str, ...]], tuple[tuple[str, ...], ...] | None]
-"""Asks a model how to change a candidate, given all trials so far: see `agentcompile.search.strategy.Consult`."""
+ConsultWith = Callable[[Sequence[Trial], tuple[str, ...], int], tuple[tuple[str, ...], ...] | None]
+"""Asks a model what to try next, given all trials so far: see `agentcompile.search.strategy.Consult`."""
 
 
 def arm_of(text: str) -> Arm:
@@ -96,8 +96,8 @@ def _counselled(space: RecordedSpace, asked: Question, adviser: str, record: str
         hint = f"record an answer: --strategies 'halving@openai:MODEL@URL' --record {cassette.folder.name}"
         raise AgentCompileError(f"@{adviser}: nothing is recorded about {space.name}, or nobody answered", hint=hint)
 
-    def consult(trials: Sequence[Trial], focus: tuple[str, ...]) -> tuple[tuple[str, ...], ...] | None:
-        found = counsel.consult(replace(asked, history=tuple(trials), focus=focus))
+    def consult(trials: Sequence[Trial], focus: tuple[str, ...], number: int) -> tuple[tuple[str, ...], ...] | None:
+        found = counsel.consult(replace(asked, history=tuple(trials), focus=focus, round=number))
         return None if found is None else tuple(sequence.points for sequence in found.sequences)
 
     return counsel.advice(asked.region.id), consult

@@ -4,6 +4,7 @@ In: a checkpoint or preset, and the kinds of its regions. Every candidate of the
 validated and timed on this machine, the promising ones twice. Out: in FOLDER, for each region, NAME.json.gz (a T4
 results document) for `agentcompile ablate --space`, and NAME.question.json.gz, what an adviser is asked about it.
 FOLDER/NAME.partial.jsonl keeps what is done, so that the same command goes on after a stop; it is removed at the end.
+A region whose files are there is not recorded again. The exit code is 7 when a region is not finished.
 """
 
 from __future__ import annotations
@@ -46,11 +47,15 @@ def run(arguments: Sequence[str]) -> int:
     options = resolve({name: value for name, value in flags.items() if value}).options
     here, begun = this_machine(options), time.monotonic()
     asked.out.mkdir(parents=True, exist_ok=True)
+    left_over = False
     with evaluator_of(here, asked.seed) as evaluator:
         prepared = prepare(options, here, evaluator, silent)
         tasks = [task_of(prepared, kind) for kind in asked.kind]
         for task in tasks:
             name = f"{Path(asked.model.removeprefix('preset:')).name}-{task.region.kind}-{asked.name}"
+            if (asked.out / f"{name}.json.gz").exists():
+                _say(f"{name}: recorded already; remove its files to record it again")
+                continue
             left = Ledger(asked.out / f"{name}.partial.jsonl", ("record/1", judging_digest(), task.region.id))
             recorder = Recorder(
                 task=task,
@@ -64,10 +69,11 @@ def run(arguments: Sequence[str]) -> int:
             whole = recorder.record()
             if whole is None:
                 _say(f"{name}: time is up, or nothing is correct; the same command goes on")
+                left_over = True
                 continue
             write(asked.out, name, prepared, task, whole, arguments)
             (asked.out / f"{name}.partial.jsonl").unlink(missing_ok=True)
-    return ExitCode.OK
+    return ExitCode.UNDECIDED if left_over else ExitCode.OK
 
 
 def task_of(prepared: PreparedModel, kind: str) -> TuneTask:
