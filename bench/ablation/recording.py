@@ -5,6 +5,7 @@ validated and timed on this machine, the promising ones twice. Out: in FOLDER, f
 results document) for `agentcompile ablate --space`, and NAME.question.json.gz, what an adviser is asked about it.
 FOLDER/NAME.partial.jsonl keeps what is done, so that the same command goes on after a stop; it is removed at the end.
 A region whose files are there is not recorded again. The exit code is 7 when a region is not finished.
+--card FOLDER prints the table of a data card instead.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from agentcompile.tuning.trial_database import judging_digest
 from ..harness.ledger import Ledger
 from ..harness.numbers import seconds
 from ..harness.records import nameless, revision
+from .card import card
 from .measuring import Recorder, Whole
 from .questions import ENDING, RecordedQuestion, question_bytes
 
@@ -43,6 +45,12 @@ def run(arguments: Sequence[str]) -> int:
         AgentCompileError: a kind has no region in the model (usage), or the machine fails (environment).
     """
     asked = _parser().parse_args(list(arguments))
+    if asked.card is not None:
+        print("\n".join(card(asked.card)))
+        return ExitCode.OK
+    if not (asked.model and asked.kind and asked.out):
+        hint = "agentcompile bench spaces MODEL --kind KIND --out FOLDER"
+        raise AgentCompileError("bench spaces: needs MODEL, --kind and --out, or --card FOLDER", hint=hint)
     flags = {"model": asked.model, "context": asked.context, "threads": asked.threads, "target": asked.target}
     options = resolve({name: value for name, value in flags.items() if value}).options
     here, begun = this_machine(options), time.monotonic()
@@ -142,9 +150,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="agentcompile bench spaces", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("model", metavar="MODEL", help="a checkpoint directory, or preset:NAME")
-    add("--kind", action="append", required=True, metavar="KIND", help="a kind of region; may be repeated")
-    add("--out", type=Path, required=True, metavar="FOLDER", help="where the files go")
+    add("model", nargs="?", default="", metavar="MODEL", help="a checkpoint directory, or preset:NAME")
+    add("--kind", action="append", default=[], metavar="KIND", help="a kind of region; may be repeated")
+    add("--out", type=Path, default=None, metavar="FOLDER", help="where the files go")
+    add("--card", type=Path, default=None, metavar="FOLDER", help="print the table of the spaces in FOLDER instead")
     add("--name", default="here", help="a word for this machine, the end of each file's name (here)")
     add("--target", default="", help="cpu, or cuda:N; the default is that of `compile`")
     add("--threads", default="", help="worker threads; 0: one a physical core")
