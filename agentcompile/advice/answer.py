@@ -204,7 +204,7 @@ class _Reader:
             ranked = self._decoded(_Ranked, data, "ranking", "rank", _shown(data))
             if ranked is None:
                 continue
-            candidate = self.asked.candidates.get(ranked.candidate)
+            candidate = self.asked.named(ranked.candidate)
             if candidate is None:
                 self.said.append(_no("rank", _shown(ranked.candidate), "no candidate of the region"))
             elif candidate.id in seen:

@@ -14,8 +14,9 @@ from agentcompile.ir.advice import Question
 from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.template import Candidate, Params, Template
 
-LISTED = 512
-"""Most candidates of a region that are listed, evenly spaced where there are more; hints reach the others."""
+LISTED = 128
+"""Most candidates of a region that are listed with an id, evenly spaced where there are more; the others are named by
+their values."""
 _IDS = "advise/1"
 """Version of the rule that gives out ids, named after the prompt that introduced it; recorded answers belong to it.
 
@@ -53,10 +54,27 @@ class Asked:
         """The ids of the listed candidates in the prompt, by their own."""
         return {candidate.id: name for name, candidate in self.candidates.items()}
 
+    def name(self, candidate: Candidate) -> str:
+        """Return the name of a candidate in the prompt: its id where it is listed, else as in ``t3(16,4,2,1)``."""
+        return self.names.get(candidate.id) or _by_values(self.templates, candidate)
+
+    def named(self, name: str) -> Candidate | None:
+        """Return the candidate of the space with this id, or with these values of a template; None if there is none."""
+        return self.candidates.get(name) or self._by_values.get(name.replace(" ", ""))
+
+    @functools.cached_property
+    def _by_values(self) -> Mapping[str, Candidate]:
+        return {_by_values(self.templates, candidate): candidate for candidate in self.question.candidates}
+
     @functools.cached_property
     def points(self) -> Mapping[tuple[str, Params], Candidate]:
         """Every candidate of the space, listed or not, by the id of its template and its parameters."""
         return {(candidate.template, candidate.params): candidate for candidate in self.question.candidates}
+
+
+def _by_values(templates: Mapping[str, Template], candidate: Candidate) -> str:
+    template = next(name for name, one in templates.items() if one.id == candidate.template)
+    return f"{template}({','.join(str(value).replace(' ', '') for _, value in candidate.params)})"
 
 
 def asked_about(question: Question) -> Asked:

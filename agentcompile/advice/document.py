@@ -223,14 +223,14 @@ def _point(candidate: Candidate, asked: Asked) -> list[Json]:
 def _history(asked: Asked) -> dict[str, Json]:
     """Return the last trial of each candidate: the fastest first, then those that failed, with the reason.
 
-    A candidate that is not listed has no id; it is written like a listed one, without the id.
+    A candidate that is not listed is named by its values.
     """
     last = {trial.candidate.id: trial for trial in asked.question.history}
     told: list[Json] = []
     sizes: list[Json] = []
     for trial in _told(list(last.values())):
         template = next(one for one in asked.templates.values() if one.id == trial.candidate.template)
-        id: Json = asked.names.get(trial.candidate.id) or _point(trial.candidate, asked)
+        id = quoted(asked.name(trial.candidate))
         told.append([id, *_result(trial, asked.question)])
         if any(launch.grid for launch in template.launches):
             sizes.append([id, *_used(template, trial.candidate, asked.question)])
@@ -239,9 +239,7 @@ def _history(asked: Asked) -> dict[str, Json]:
     if asked.question.memories:
         points = {candidate.id: candidate for candidate in asked.question.candidates}
         known = [one for one in asked.question.memories if one.candidate in points][:TOLD]
-        found["on_like_regions"] = [
-            [asked.names.get(one.candidate) or _point(points[one.candidate], asked), *_remembered(one)] for one in known
-        ]
+        found["on_like_regions"] = [[quoted(asked.name(points[one.candidate])), *_remembered(one)] for one in known]
     return {**found, "launches_of_trials": sizes} if sizes else found
 
 
@@ -254,11 +252,11 @@ def _focus(asked: Asked) -> dict[str, Json]:
 
 
 def _of_focus(asked: Asked, id: str) -> Json:
-    """Return a candidate of the focus with what was measured of it; unlisted ones have no id of their own."""
+    """Return a candidate of the focus with what was measured of it."""
     candidate = next(one for one in asked.question.candidates if one.id == id)
     trials = [trial for trial in asked.question.history if trial.candidate.id == id]
     found = _result(trials[-1], asked.question) if trials else ["not measured"]
-    return [asked.names.get(id, ""), *_point(candidate, asked), *found]
+    return [quoted(asked.name(candidate)), *_point(candidate, asked), *found]
 
 
 def _remembered(one: Memory) -> list[Json]:
@@ -298,6 +296,10 @@ def _result(trial: Trial, question: Question) -> list[Json]:
     found, ceiling = verdict.measurement, question.ceiling
     rate = ceiling.dram_bytes_per_s if found.residency == "dram" else ceiling.cache_bytes_per_s
     return [
-        *("measured", _rounded(found.median_ns / 1e3, 3), "us", _rounded(found.speedup, 3), "times PyTorch"),
-        *(_rounded(found.bytes_per_s / 1e9, 3), "GB/s", _rounded(found.bytes_per_s / rate), "of the read rate"),
+        *("measured", _rounded(found.median_ns / 1e3, 3), _rounded(found.speedup, 3)),
+        *(
+            _rounded(100 * found.half_width, 1),
+            _rounded(found.bytes_per_s / 1e9, 3),
+            _rounded(found.bytes_per_s / rate),
+        ),
     ]

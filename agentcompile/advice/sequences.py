@@ -38,7 +38,7 @@ class _Step:
 def followed(asked: Asked, start: str, steps: Sequence[Json], rationale: str) -> AdvisedSequence | str:
     """Return the legal beginning of a sequence; where it has no legal step, return why.
 
-    `start` is the id of a listed candidate, or of a template for its defaults. At most `STEPS` steps are followed.
+    `start` names a candidate, or a template for its defaults. At most `STEPS` steps are followed.
     """
     begin = _start(asked, start)
     if begin is None:
@@ -68,7 +68,7 @@ def followed(asked: Asked, start: str, steps: Sequence[Json], rationale: str) ->
 def _start(asked: Asked, name: str) -> Candidate | None:
     template = asked.templates.get(name)
     if template is None:
-        return asked.candidates.get(name)
+        return asked.named(name)
     return asked.points.get((template.id, template.defaults))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,19 +30,9 @@ def card(folder: Path) -> Iterator[str]:
 def _row(path: Path) -> str:
     space, question = read_space(path), read_question(beside(path)).question
     dims = ", ".join(f"{name} {extent}" for name, extent in question.region.dims if extent)
-    pytorch = _pytorch_ms(path) * 1e6
     cells = (
         f"`{space.name}`", space.device, question.region.kind, dims, f"{len(space.candidates):,}",
         f"{len(space.candidates) - len(space.times_ns):,}", str(len(space.near)), str(len(space.nearer)),
-        duration(space.best_ns or 0.0), duration(question.floor_ns), duration(pytorch),
+        duration(space.best_ns or 0.0), duration(question.floor_ns), duration(space.baseline_ns),
     )  # fmt: skip
     return f"| {' | '.join(cells)} |"
-
-
-def _pytorch_ms(path: Path) -> float:
-    """Return the median over all points of PyTorch's time beside them, in ms; 0 where no point ran."""
-    with gzip.open(path) as file:
-        results = json.load(file)["results"]
-    rows = [row for one in results for row in one["measurements"] if row["name"] == "time_baseline"]
-    times = sorted(row["value"] for row in rows)
-    return float(times[len(times) // 2]) if times else 0.0

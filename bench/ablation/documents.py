@@ -54,6 +54,10 @@ class Point:
     ranks: tuple[int | None, ...]
     """The place of each value in its declared domain; None where the document declares none."""
     outcome: float | Failure
+    half_width: float = 0.0
+    """Half the width of the 95 % interval of its log speed-up, where the document has one."""
+    baseline_ns: float = 0.0
+    """The time in ns of what it was timed beside, where the document has one."""
 
 
 def points_of(data: bytes) -> tuple[str, list[Point]]:
@@ -199,9 +203,17 @@ def _of_results(document: Mapping[str, Any]) -> tuple[str, list[Point]]:
             raise Fault(f"{where}: the same configuration as an earlier result", "remove one of the two")
         outcome = _of_result(result, measured, where)
         points[template, values] = Point(
-            template=template, settings=values, ranks=(None,) * len(values), outcome=outcome
-        )
+            template=template, settings=values, ranks=(None,) * len(values), outcome=outcome,
+            half_width=_number(measured, "log_speedup_half_width"),
+            baseline_ns=_number(measured, "time_baseline") * NS_PER_MS,
+        )  # fmt: skip
     return _text(about, "device") if isinstance(about, dict) else "", list(points.values())
+
+
+def _number(measured: Mapping[str, Mapping[str, Any]], name: str) -> float:
+    """Return a measurement that documents of ours have; 0 where there is none."""
+    value = measured.get(name, {}).get("value", 0.0)
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
 
 
 def _of_result(result: Mapping[str, Any], measured: Mapping[str, Mapping[str, Any]], where: str) -> float | Failure:

@@ -126,7 +126,8 @@ def simulate(
             if outcome is None:
                 fault = f"proposed {candidate.label[:120]}, which is not in the space"
                 raise AgentCompileError(f"{where}: {fault}", exit_code=ExitCode.INTERNAL, hint=_MEND)
-            trials.append(Trial(candidate=candidate, source="", verdict=answer.verdict(outcome, proposal.rounds)))
+            verdict = answer.verdict(candidate.id, outcome, proposal.rounds)
+            trials.append(Trial(candidate=candidate, source="", verdict=verdict))
             if candidate.id in known:
                 continue
             known.add(candidate.id)
@@ -152,23 +153,28 @@ _PASSED = NumericReport(checks=(), error_ratio=0.0, cases=0, repeats=0)
 class _Answers:
     """Makes verdicts from what a space recorded.
 
-    A search compares candidates by their speedup over a baseline. A recorded space has none, so its median time stands
-    in: strategies compare candidates with one another, for which any baseline serves.
+    A search compares candidates by their speedup over a baseline: PyTorch's time where the space has it, else its
+    median time, because strategies compare candidates with one another, for which any baseline serves.
     """
 
     def __init__(self, space: RecordedSpace) -> None:
-        self._baseline_ns = statistics.median(space.times_ns.values() or [1.0])
+        self._space = space
+        self._baseline_ns = space.baseline_ns or statistics.median(space.times_ns.values() or [1.0])
+        asked = space.question
+        self._bytes, self._residency = (asked.region.cost.bytes, asked.residency) if asked is not None else (0, "dram")
 
-    def verdict(self, outcome: float | Failure, rounds: int) -> Verdict:
+    def verdict(self, id: str, outcome: float | Failure, rounds: int) -> Verdict:
         """Return the verdict of a point that was asked for with `rounds` paired rounds."""
         if isinstance(outcome, Failure):
             return _failed(outcome.kind, outcome.text)
         log_ratio = math.log(self._baseline_ns / outcome)
         measurement = Measurement(
             median_ns=max(round(outcome), 1), p95_ns=max(round(outcome), 1),
-            baseline_ns=max(round(self._baseline_ns), 1), baseline="median", log_ratio=log_ratio, half_width=0.0,
+            baseline_ns=max(round(self._baseline_ns), 1), baseline="pytorch" if self._space.baseline_ns else "median",
+            log_ratio=log_ratio, half_width=self._space.half_widths.get(id, 0.0),
             comparison="FASTER" if log_ratio > 0 else "SLOWER" if log_ratio < 0 else "SAME",
-            rounds=rounds, dropped=0, processes=1, batch=1, residency="dram", bytes_per_s=0.0, asked=rounds,
+            rounds=rounds, dropped=0, processes=1, batch=1, residency=self._residency,
+            bytes_per_s=self._bytes / outcome * 1e9, asked=rounds,
         )  # fmt: skip
         return Measured(report=_PASSED, measurement=measurement)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import statistics
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -60,6 +61,10 @@ class RecordedSpace:
     """The time in ns, or the failure, of every candidate, by id."""
     question: Question | None = field(default=None, repr=False)
     """What an adviser is asked about it; None for a space of others."""
+    half_widths: Mapping[str, float] = field(default_factory=dict[str, float], repr=False)
+    """Half the width of the 95 % interval of each candidate's log speed-up, by id; empty for a space of others."""
+    baseline_ns: float = 0.0
+    """PyTorch's time in ns, the median beside all points; 0 for a space of others."""
 
     @property
     def times_ns(self) -> dict[str, float]:
@@ -141,14 +146,22 @@ def asked_about(space: RecordedSpace, points: Sequence[Point], question: Questio
     Raises:
         AgentCompileError: the file at `path` and the question have different candidates (usage).
     """
-    found = {_point(point.template, point.settings): point.outcome for point in points}
+    found = {_point(point.template, point.settings): point for point in points}
     missing = [one.label for one in question.candidates if _point(one.template, one.params) not in found]
     if missing or len(found) > len(question.candidates):
         text = f"{missing[0]} is missing" if missing else f"{len(found)} points, not {len(question.candidates)}"
         hint = "copy both files again; they were written together"
         raise AgentCompileError(f"{path}: not the space that {beside(path).name} asks about: {text}", hint=hint)
-    outcomes = {one.id: found[_point(one.template, one.params)] for one in question.candidates}
-    return replace(space, candidates=tuple(question.candidates), outcomes=outcomes, question=question)
+    own = {one.id: found[_point(one.template, one.params)] for one in question.candidates}
+    baselines = [point.baseline_ns for point in points if point.baseline_ns]
+    return replace(
+        space,
+        candidates=tuple(question.candidates),
+        outcomes={id: point.outcome for id, point in own.items()},
+        question=question,
+        half_widths={id: point.half_width for id, point in own.items()},
+        baseline_ns=statistics.median(baselines) if baselines else 0.0,
+    )
 
 
 def _point(template: str, params: Params) -> tuple[str, frozenset[tuple[str, ParamValue]]]:

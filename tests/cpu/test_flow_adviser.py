@@ -119,7 +119,7 @@ def trials_in(requests: Sequence[Any]) -> list[Any]:
 
 def test_what_the_run_had_tried_when_it_was_killed_is_told_when_it_goes_on(asked: Asked) -> None:
     told = trials_in(asked.server.requests[asked.early :])
-    assert any(row[1] == "measured" and row[3:6] == ["us", row[4], "times PyTorch"] for row in told)
+    assert any(row[1] == "measured" and all(number > 0 for number in row[2:4]) for row in told)
 
 
 UNTIMED = ("--context", CONTEXT, "--threads", flows.THREADS, "--choose", "first", "--advisor-tokens", 10**6)

@@ -14,13 +14,15 @@ from agentcompile.advice.answer import AnswerError, answer_of, read_answer
 from agentcompile.advice.asked import asked_about
 from agentcompile.advice.counsel import arranged
 from agentcompile.advice.heuristic import Heuristic
-from agentcompile.advice.prompt import SEQUENCES, STEPS
+from agentcompile.advice.prompt import SEQUENCES, STEPS, prompt_of
 from agentcompile.advice.sequences import followed
 from agentcompile.ir.advice import Advice, AdvisedSequence, Diagnosis, SequenceCounts
 from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.search_events import Transformation
+from agentcompile.ir.template import Param
 from agentcompile.space import Space
 from tests.unit.answers import INJECTED, answer, prompt, question
+from tests.unit.fakes import linear_region, rows_template, target
 
 PROMPT = prompt()
 ONE = PROMPT.asked[0]
@@ -250,3 +252,43 @@ def test_no_json_leads_out_of_the_space_or_past_an_illegal_step(sequences: Any) 
     assert counts.full + counts.partial == len(advice.sequences)
     assert counts.total == (min(len(sequences), SEQUENCES) if isinstance(sequences, list) else 0)
     assert sorted(arranged(advice, BASE, asked.candidates).order) == sorted(by_id)
+
+
+@pytest.mark.parametrize("name", ["t2(2,1024)", "t2(2, 1024)", "t1(linear)", "t1( mv )"])
+def test_every_candidate_has_a_name_made_of_its_values(name: str) -> None:
+    candidate = ONE.named(name)
+    assert candidate is not None
+    assert _values(candidate.label) == name.partition("(")[2].replace(" ", "").rstrip(")")
+    assert walk(name, template("t2" if name[:2] == "t1" else "t1")) == walk(
+        ONE.names[candidate.id], template("t2" if name[:2] == "t1" else "t1")
+    )
+
+
+def _values(label: str) -> str:
+    return ",".join(pair.partition("=")[2] for pair in label.partition("(")[2].rstrip(")").split(", "))
+
+
+@pytest.mark.parametrize(
+    "name", ["t2(2)", "t2(4,4096)", "t2(2,1024", "t3(1,0)", "t2", "t1(LINEAR)", "t2(2.0,1024)", INJECTED]
+)
+def test_what_is_no_candidate_has_no_name(name: str) -> None:
+    assert ONE.named(name) is None
+
+
+def test_a_candidate_that_is_not_listed_is_told_ranked_and_started_from_by_its_values() -> None:
+    wide = (Param(name="P", domain=tuple(range(1000)), default=0, about="which"),)
+    plain = rows_template(params=wide, requires=(), workspaces=())
+    space = Space(linear_region(), (plain,), target())
+    candidates = tuple(space)
+    asked = replace(question(), templates=space.templates, candidates=candidates, focus=(candidates[501].id,))
+    made = prompt_of([asked])
+    (told,) = json.loads(made.user)["regions"]
+    assert told["focus"] == [["t1(501)", "t1", 501, "not measured"]]
+    said = answer(made)["regions"][0] | {
+        "ranking": [{"candidate": "t1(77)", "rationale": "r"}],
+        "sequences": [{"start": "t1(501)", "steps": [parameter("P", 502, "step")], "rationale": "r"}],
+        "hints": [], "claims": [], "risks": [],
+    }  # fmt: skip
+    advice = read_answer(answer_of(json.dumps({"regions": [said]}), fenced=False), made, "m").advice[asked.region.id]
+    assert advice.order == (candidates[77].id,)
+    assert [one.points for one in advice.sequences] == [(candidates[502].id,)]
