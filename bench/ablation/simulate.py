@@ -17,6 +17,7 @@ from typing import Literal
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.interchange.t4 import Invalidity
+from agentcompile.ir.target import Residency
 from agentcompile.ir.trial import (
     BuildFailed,
     Check,
@@ -161,7 +162,8 @@ class _Answers:
         self._space = space
         self._baseline_ns = space.baseline_ns or statistics.median(space.times_ns.values() or [1.0])
         asked = space.question
-        self._bytes, self._residency = (asked.region.cost.bytes, asked.residency) if asked is not None else (0, "dram")
+        self._bytes = asked.region.cost.bytes if asked is not None else 0
+        self._residency: Residency = asked.residency if asked is not None else "dram"
 
     def verdict(self, id: str, outcome: float | Failure, rounds: int) -> Verdict:
         """Return the verdict of a point that was asked for with `rounds` paired rounds."""
