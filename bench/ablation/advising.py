@@ -15,7 +15,6 @@ from agentcompile.advice.advisers import adviser_of
 from agentcompile.advice.configure import client_of
 from agentcompile.advice.counsel import Counsel
 from agentcompile.advice.exchange import Cassette
-from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.prompt import prompt_of
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import silent
@@ -76,16 +75,29 @@ def advised(space: RecordedSpace, adviser: str, seed: int, record: str) -> tuple
     if space.question is None:
         hint = "record the space with `agentcompile bench spaces`, which writes its question, or leave the adviser out"
         raise AgentCompileError(f"@{adviser}: {space.name} has no question that could be asked", hint=hint)
-    if not adviser.startswith(_ASKED):
-        return adviser_of(f"random:{seed}" if adviser == "random" else adviser).advise(space.question), None
-    return _counselled(space, space.question, adviser, record)
+    if adviser == "random":
+        return adviser_of(f"random:{seed}").advise(space.question), None
+    if adviser.startswith(_ASKED):
+        return _counselled(space, space.question, adviser, record)
+    return _steady(space, space.question, adviser), None
+
+
+_KEPT: dict[tuple[str, str], Advice] = {}
+
+
+def _steady(space: RecordedSpace, asked: Question, adviser: str) -> Advice:
+    """Return the advice of an adviser that says the same for every seed; it takes a second on a large space."""
+    key = (space.digest, adviser)
+    if key not in _KEPT:
+        _KEPT[key] = adviser_of(adviser).advise(asked)
+    return _KEPT[key]
 
 
 def _counselled(space: RecordedSpace, asked: Question, adviser: str, record: str) -> tuple[Advice, ConsultWith]:
     folder, options = folder_of(adviser), resolve({"advisor": adviser}).options
     cassette = Cassette(folder or Path(record))
     counsel = Counsel(
-        {asked.region.id: (asked, Heuristic().advise(asked))},
+        {asked.region.id: (asked, _steady(space, asked, "heuristic"))},
         asks=client_of(options, silent, Usage()) if folder is None else None,
         recalls=cassette,
         keeps=cassette if folder is None else None,
