@@ -8,7 +8,7 @@ of a model that were recorded) or ``openai:MODEL@URL``, which asks now and keeps
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentcompile.advice.advisers import adviser_of
@@ -64,22 +64,31 @@ def check(adviser: str, record: Path | None) -> None:
         adviser_of(adviser)
 
 
-def advised(space: RecordedSpace, adviser: str, seed: int, record: str) -> tuple[Advice, ConsultWith | None]:
-    """Return the advice about a space, and who is asked in the middle of a search.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advising:
+    """The advice about a space, who is asked in the middle of a search, and what the answers that were heard took."""
+
+    advice: Advice
+    consult: ConsultWith | None = None
+    used: Callable[[], Usage] = Usage
+
+
+def advised(space: RecordedSpace, adviser: str, seed: int, record: str) -> Advising:
+    """Return what an adviser says about a space.
 
     Raises:
         AgentCompileError: the space has no question, or there is no answer to it (usage).
     """
     if adviser == NOBODY:
-        return Advice(label=NOBODY), None
+        return Advising(advice=Advice(label=NOBODY))
     if space.question is None:
         hint = "record the space with `agentcompile bench spaces`, which writes its question, or leave the adviser out"
         raise AgentCompileError(f"@{adviser}: {space.name} has no question that could be asked", hint=hint)
     if adviser == "random":
-        return adviser_of(f"random:{seed}").advise(space.question), None
+        return Advising(advice=adviser_of(f"random:{seed}").advise(space.question))
     if adviser.startswith(_ASKED):
         return _counselled(space, space.question, adviser, record)
-    return _steady(space, space.question, adviser), None
+    return Advising(advice=_steady(space, space.question, adviser))
 
 
 _KEPT: dict[tuple[str, str], Advice] = {}
@@ -93,7 +102,7 @@ def _steady(space: RecordedSpace, asked: Question, adviser: str) -> Advice:
     return _KEPT[key]
 
 
-def _counselled(space: RecordedSpace, asked: Question, adviser: str, record: str) -> tuple[Advice, ConsultWith]:
+def _counselled(space: RecordedSpace, asked: Question, adviser: str, record: str) -> Advising:
     folder, options = folder_of(adviser), resolve({"advisor": adviser}).options
     cassette = Cassette(folder or Path(record))
     counsel = Counsel(
@@ -112,4 +121,8 @@ def _counselled(space: RecordedSpace, asked: Question, adviser: str, record: str
         found = counsel.consult(replace(asked, history=tuple(trials), focus=focus, round=number))
         return None if found is None else tuple(sequence.points for sequence in found.sequences)
 
-    return counsel.advice(asked.region.id), consult
+    def used() -> Usage:
+        heard = [cassette.exchanges[digest].usage for digest in counsel.digests]
+        return replace(sum(heard, Usage()), calls=len(heard))
+
+    return Advising(advice=counsel.advice(asked.region.id), consult=consult, used=used)

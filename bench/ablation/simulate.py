@@ -17,6 +17,7 @@ from typing import Literal
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.interchange.t4 import Invalidity
+from agentcompile.ir.advice import Usage
 from agentcompile.ir.target import Residency
 from agentcompile.ir.trial import (
     BuildFailed,
@@ -63,6 +64,8 @@ class Curve:
     """Whether the budget was spent, the strategy proposed nothing more, or every point was evaluated."""
     seconds: float = field(compare=False)
     """Processor time that the strategy itself took, in s."""
+    used: Usage = Usage()  # noqa: RUF009 - frozen
+    """What the model's answers took that the search heard; nothing where no model was asked."""
 
     def best_after(self, evaluations: int) -> float:
         """Return the best time in ns after this many evaluations; infinite before the first point that ran."""
@@ -105,9 +108,9 @@ def simulate(
     """
     arm, trials = arm_of(strategy), list[Trial]()
     method = find(arm.strategy).regions
-    advice, ask = advised(space, arm.adviser, seed, record)
-    consult = None if ask is None else functools.partial(ask, trials)
-    task = SearchTask(candidates=space.candidates, advice=advice, consult=consult)
+    advising = advised(space, arm.adviser, seed, record)
+    consult = None if advising.consult is None else functools.partial(advising.consult, trials)
+    task = SearchTask(candidates=space.candidates, advice=advising.advice, consult=consult)
     limits = Budget(trials=budget, seed=seed, finalists=1, batch=1)
     most, answer = min(budget, len(space.candidates)), _Answers(space)
     where = f"strategy {strategy} on {space.name}"
@@ -144,7 +147,7 @@ def simulate(
             raise AgentCompileError(f"{where}: {fault}", exit_code=ExitCode.INTERNAL, hint=_MEND)
     return Curve(
         space=space.name, strategy=strategy, seed=seed, budget=budget, evaluations=len(known), failed=failures,
-        optimum_ns=space.best_ns, steps=tuple(steps), ended=ended, seconds=seconds,
+        optimum_ns=space.best_ns, steps=tuple(steps), ended=ended, seconds=seconds, used=advising.used(),
     )  # fmt: skip
 
 

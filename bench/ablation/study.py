@@ -70,6 +70,10 @@ class Standing:
     """(evaluations, best time then over the optimum's, median over seeds); infinite before a point ran."""
     overhead_s: float
     """Processor seconds that the arm itself took for an evaluation, over all seeds."""
+    calls: float = 0.0
+    """Answers of a model that a search heard, mean over seeds."""
+    tokens: float = 0.0
+    """Tokens of these questions and answers, mean over seeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +146,8 @@ def standing_of(facts: SpaceFacts, arm: str, curves: Sequence[Curve], percents: 
         area=statistics.median(curve.area(last) for curve in curves),
         best=tuple((mark, _median(curve.best_after(mark) / facts.best_ns for curve in curves)) for mark in marks),
         overhead_s=sum(curve.seconds for curve in curves) / max(sum(curve.evaluations for curve in curves), 1),
+        calls=statistics.fmean(curve.used.calls for curve in curves),
+        tokens=statistics.fmean(curve.used.tokens for curve in curves),
     )  # fmt: skip
 
 

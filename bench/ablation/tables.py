@@ -16,6 +16,7 @@ from .study import RESAMPLES, Overall, SpaceFacts, Standing, Study
 NEVER = "∞"
 _AREA = "area: mean, over the evaluations that the budget allows, of the optimum's time over the best time so far"
 _BEST = "@N: the best time after N evaluations over the optimum's"
+_COST = "calls, tokens: answers of a model that a search heard, and the tokens of question and answer, mean over seeds"
 _OVERHEAD = "ms/eval.: processor time that the arm itself takes for an evaluation"
 
 
@@ -42,8 +43,16 @@ def _about(facts: SpaceFacts) -> str:
 def _of_space(study: Study, facts: SpaceFacts) -> Table:
     standings = [study.standing(facts.name, arm) for arm in study.arms]
     percents = [name for percent in study.percents for name in (f"to {percent:g} %", "interval", "seeds")]
-    heads = ("strategy", *percents, "area", *(f"@{mark}" for mark, _ in standings[0].best), "ms/eval.")
-    return Table(heads=heads, rows=[_row(one) for one in standings], right=tuple(range(1, len(heads))))
+    asked = _asked(study)
+    cost = ("calls", "tokens") if asked else ()
+    heads = ("strategy", *percents, "area", *(f"@{mark}" for mark, _ in standings[0].best), "ms/eval.", *cost)
+    rows = [(*_row(one), *((f"{one.calls:.3g}", f"{one.tokens:,.0f}") if asked else ())) for one in standings]
+    return Table(heads=heads, rows=rows, right=tuple(range(1, len(heads))))
+
+
+def _asked(study: Study) -> bool:
+    """Return whether an arm heard a model's answers."""
+    return any(one.calls for one in study.standings)
 
 
 def _row(one: Standing) -> tuple[str, ...]:
@@ -73,7 +82,7 @@ def count(value: float) -> str:
 def _notes(study: Study) -> Iterator[str]:
     yield f"to P %: evaluations until the best is at most P % slower than the optimum, median of {study.seeds} seeds"
     yield f"interval: 95 %, from {RESAMPLES:,} resamples of the seeds; {NEVER}: not within {study.budget:,} evaluations"
-    yield from (_AREA, _BEST, _OVERHEAD)
+    yield from (_AREA, _BEST, _OVERHEAD, *((_COST,) if _asked(study) else ()))
     yield "failed points count as evaluations"
 
 
@@ -89,12 +98,24 @@ def as_csv(study: Study) -> str:
     # A small space ends before a mark that a larger one reaches.
     marks = sorted({mark for one in study.standings for mark, _ in one.best})
     table.writerow(
-        ["space", "strategy", "seeds", "budget", *percents, "area", *(f"best_{m}" for m in marks), "overhead_s"]
+        [
+            "space",
+            "strategy",
+            "seeds",
+            "budget",
+            *percents,
+            "area",
+            *(f"best_{m}" for m in marks),
+            "overhead_s",
+            "calls",
+            "tokens",
+        ]
     )
     for one in study.standings:
         reaches = [value for reach in one.reaches for value in (reach.median, reach.low, reach.high, reach.seeds)]
         best = [dict(one.best).get(mark, "") for mark in marks]
-        table.writerow([one.space, one.arm, one.seeds, study.budget, *reaches, one.area, *best, one.overhead_s])
+        costs = (one.overhead_s, one.calls, one.tokens)
+        table.writerow([one.space, one.arm, one.seeds, study.budget, *reaches, one.area, *best, *costs])
     return text.getvalue()
 
 

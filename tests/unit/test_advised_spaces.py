@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import threading
@@ -23,6 +24,7 @@ from bench.ablation.questions import RecordedQuestion, beside, question_bytes, r
 from bench.ablation.recorded import Request, study_of
 from bench.ablation.simulate import simulate
 from bench.ablation.spaces import RecordedSpace, read_space
+from bench.ablation.tables import as_csv, report
 from tests.unit.answers import answer, question
 from tests.unit.recorded import result, t4, write
 
@@ -137,6 +139,12 @@ def test_a_live_arm_is_recorded_and_its_replay_asks_nobody_and_is_the_same(
     assert told[1]["regions"][0]["focus"], "the second question is about a candidate"
     replay = study_of(_request(path, f"mcts+advice@replay:{minds}", None))
     assert [curve.steps for curve in replay.curves] == [curve.steps for curve in live.curves]
+    heard = [curve.used for curve in replay.curves]
+    assert all(one.calls > 1 and one.tokens == 12 * one.calls for one in heard), heard
+    assert max(one.calls for one in heard) <= len(told)
+    assert replay.standings[0].calls == sum(one.calls for one in heard) / 2
+    assert tuple(next(csv.reader([as_csv(replay)])))[-2:] == ("calls", "tokens")
+    assert any("answers of a model" in line for line in report(replay))
 
 
 def _request(path: Path, arm: str, record: Path | None) -> Request:
