@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar, cast
 
 from agentcompile.advice.asked import Asked
@@ -70,6 +70,10 @@ class _Sequence:
 
 SCHEMA_PARTS = ("diagnosis", "label", "claims", "ranking", "sequences", "hints", "risks")
 """Keys of a region's item beside `region`. Answers to prompts before ``advise/2`` lack `diagnosis` and `sequences`."""
+
+
+_LONGEST_US = 1e9
+"""The longest time of a launch that is taken at its word, in microseconds."""
 
 
 class AnswerError(ValueError):
@@ -182,11 +186,11 @@ class _Reader:
         found = self._decoded(Diagnosis, item["diagnosis"], "diagnosis", "diagnosis", "")
         if found is None:
             return None
-        if reason := _too_long(found.limit) or _too_long(found.evidence):
+        if reason := _too_long(found.limit) or _too_long(found.evidence) or _no_time(found.attainable_us):
             self.said.append(_no("diagnosis", _shown(found.limit), reason))
             return None
         self.said.append(Proposal(what="diagnosis", text=_shown(found.limit), accepted=True))
-        return Diagnosis(limit=clean(found.limit, RATIONALE), evidence=clean(found.evidence, RATIONALE))
+        return replace(found, limit=clean(found.limit, RATIONALE), evidence=clean(found.evidence, RATIONALE))
 
     def _label(self, item: dict[str, Json]) -> str:
         label = self._decoded(_Label, item.get("label"), "label", "label", "")
@@ -341,6 +345,10 @@ class _Reader:
         if len(found) > most:
             self.said.append(_no("answer", key, f"{len(found)} items, the first {most} are read"))
         return found[:most]
+
+
+def _no_time(us: float | None) -> str:
+    return "" if us is None or 0 < us <= _LONGEST_US else f"{us:g} us is no time of a launch"
 
 
 def _too_long(text: str) -> str:

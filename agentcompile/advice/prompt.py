@@ -18,7 +18,7 @@ from agentcompile.advice.document import machine, region
 from agentcompile.ir.advice import Question
 from agentcompile.ir.digest import Json, digest
 
-VERSION = "advise/3"
+VERSION = "advise/4"
 """Prompt version, raised with every change of the text or of its data.
 
 Recorded answers do not belong to it, but to the ids that they name (`Asked.key`).
@@ -138,7 +138,7 @@ work evenly, how many independent sums hide the latency of multiply-adds, what f
 what a software prefetch is worth there. Then say which candidates follow from it.
 
 Answer with one JSON object and nothing else:
-{{"regions": [{{"region": "r…", "diagnosis": {{"limit": "…", "evidence": "…"}},
+{{"regions": [{{"region": "r…", "diagnosis": {{"limit": "…", "evidence": "…", "attainable_us": null}},
  "label": {{"text": "…", "rationale": "…"}},
  "claims": [{{"says": "…", "template": null, "value": "…", "rationale": "…"}}],
  "ranking": [{{"candidate": "c1", "rationale": "…"}}],
@@ -146,7 +146,10 @@ Answer with one JSON object and nothing else:
  "hints": [{{"template": "t1", "param": "…", "values": [1], "rationale": "…"}}],
  "risks": [{{"says": "…", "template": "t1", "value": null, "rationale": "…"}}]}}]}}
 - One item for each region of the document. Every key is required; a list may be empty.
-- diagnosis: what limits the region, in a few words, and as evidence the numbers of the document that show it.
+- diagnosis: what limits the region, in a few words, and as evidence the numbers of the document that show it;
+  attainable_us is the least time of a launch, in microseconds, that you expect of any candidate, or null. Regions get
+  their parts of the search by what they can still gain, times their sites: above attainable_us where that is more than
+  the floor.
 - label: what the region computes, in a few words. claims: semantic statements that support it.
 - ranking: candidates, the most promising first, {RANKED} at most, spread over what you are unsure of.
 - sequences: transformations that lead to better candidates, the most promising sequence first, {SEQUENCES} at most of

@@ -225,7 +225,7 @@ def answer_schema() -> dict[str, Json]:
     region = _object(
         {
             "region": text,
-            "diagnosis": _object({"limit": text, "evidence": text}),
+            "diagnosis": _object({"limit": text, "evidence": text, "attainable_us": {"type": ["number", "null"]}}),
             "label": label,
             "claims": _list(_claim(row.says for row in CLAIMS if row.topic == "semantic")),
             "ranking": _list(ranked),

@@ -101,7 +101,9 @@ def said(row: RegionProgress, advice: Advice, screen: Screen) -> None:
     """
     screen.text(f"{row.name}: {advice.label} says: {advice.meaning or 'nothing'} ({standing_of(advice.claims)})")
     if advice.diagnosis is not None:
-        screen.text(f"  limited by {advice.diagnosis.limit}: {advice.diagnosis.evidence}")
+        hopes = advice.diagnosis.attainable_us
+        at_best = "" if hopes is None else f"; at best {hopes:g} us a launch"
+        screen.text(f"  limited by {advice.diagnosis.limit}: {advice.diagnosis.evidence}{at_best}")
     claims = [(one.topic, one.text, one.standing, one.because, one.rationale) for one in advice.claims]
     screen.table(Table(heads=("topic", "claim", "standing", "because", "said why"), rows=claims))
     for label, (_, why) in list(zip(row.head, advice.rationales, strict=False))[:_SHOWN]:

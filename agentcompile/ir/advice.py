@@ -106,11 +106,16 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What limits a region in an adviser's words; nothing depends on it."""
+    """What limits a region in an adviser's words, and how fast it may become."""
 
     limit: str
     evidence: str
     """The numbers that show it."""
+    attainable_us: float | None = None
+    """The least time of a launch in microseconds that it expects of any candidate; None where it expects none.
+
+    The scheduler shares the budget of the search out by what regions can still gain, which this lowers.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import sys
 import types
 import typing
 from collections.abc import Callable, Hashable, Iterable
@@ -158,6 +159,10 @@ def _bare(cls: Any) -> Callable[..., object]:
     return make
 
 
+_MOST = int(sys.float_info.max)
+"""The largest integer that fits a float."""
+
+
 def _scalar(hint: Any) -> Decoder:
     name = getattr(hint, "__name__", hint)
 
@@ -166,7 +171,7 @@ def _scalar(hint: Any) -> Decoder:
     def scalar(data: Json) -> object:
         if type(data) is hint and known:
             return data
-        if hint is float and type(data) is int:
+        if hint is float and type(data) is int and abs(data) <= _MOST:
             return float(data)
         if hint is float and isinstance(data, str) and data in _NOT_FINITE:
             return _NOT_FINITE[data]

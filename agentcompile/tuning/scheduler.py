@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.time_budget import Left, any_time, part_of
 from agentcompile.events import Emit, TrialFinished, silent
+from agentcompile.ir.advice import Advice
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Candidate
@@ -44,17 +45,19 @@ class TaskScheduler:
         emit: Emit = silent,
         say: Callable[[Mapping[str, float]], None] = lambda best: None,
         seed: int = 0,
+        advised: Callable[[TuneTask], Advice] = lambda task: task.advice,
     ) -> None:
         """`seconds_left` returns how long the search may go on, `confirming` how long finalists may be timed.
 
         When the first is used up only first candidates and finalists are evaluated; when the second is, a finalist is
         timed no longer than an interval needs. `say` receives the best times of regions in ns, by id, whenever they may
-        have changed.
+        have changed. `advised` returns the advice that holds for a task now.
         """
         self._trials, self._tuner, self._baselines = trials, tuner, baselines
         self._residency: Residency = residency
         self._left, self._confirming = seconds_left, confirming
         self._steering, self._emit, self._say, self._seed = steering or Steering(), emit, say, seed
+        self._advised = advised
 
     @property
     def trials(self) -> RunTrials:
@@ -82,10 +85,11 @@ class TaskScheduler:
     def search(self, chosen: Sequence[TuneTask], budget: int, strategy: RegionStrategy) -> None:
         """Search the tasks of `chosen` by `strategy` with all that is left of the budget and of the time.
 
-        Both are shared out in proportion to the square root of what each task could still gain.
+        Both are shared out in proportion to the square root of what each task could still gain: down to its floor, or
+        to the time that the adviser expects at best.
         """
         best = self.best_ns()
-        room = {task.region.id: math.sqrt(_room(task, best[task.region.id])) for task in chosen}
+        room = {task.region.id: math.sqrt(_room(task, best[task.region.id], self._advised(task))) for task in chosen}
         left, total = max(budget - self._trials.candidates, 0), sum(room.values())
         to_come = total
         for task in sorted(chosen, key=lambda task: -room[task.region.id]):
@@ -147,6 +151,8 @@ class TaskScheduler:
         return float(self._baselines.of(region, self._residency))
 
 
-def _room(task: TuneTask, best_ns: float) -> float:
-    """Return by how many ns all sites of a region exceed their floors; at least some, because floors are rough."""
-    return max(best_ns - task.floor_ns, best_ns / 20, 1.0) * max(len(task.region.sites), 1)
+def _room(task: TuneTask, best_ns: float, advice: Advice) -> float:
+    """Return by how many ns all sites of a region exceed what they can reach; at least some, because that is rough."""
+    expected = advice.diagnosis.attainable_us if advice.diagnosis is not None else None
+    least = max(task.floor_ns, 1e3 * (expected or 0.0))
+    return max(best_ns - least, best_ns / 20, 1.0) * max(len(task.region.sites), 1)

@@ -72,6 +72,7 @@ def tuning_session(
         emit=emit,
         say=say,
         seed=seed,
+        advised=advised,
     )
     candidates = StepCandidates(trials, tuner, ranker, advised)
     return TuningSession(

@@ -60,7 +60,11 @@ def answer(asked: Prompt) -> dict[str, Any]:
         "regions": [
             {
                 "region": one.id,
-                "diagnosis": {"limit": "reads from DRAM", "evidence": "one FLOP a byte, 210 us of 210 us"},
+                "diagnosis": {
+                    "limit": "reads from DRAM",
+                    "evidence": "one FLOP a byte, 210 us of 210 us",
+                    "attainable_us": 220,
+                },
                 "label": {"text": "a matrix times a vector", "rationale": "one linear operator, one token"},
                 "claims": [
                     {"says": "computes", "template": None, "value": "linear", "rationale": "it is there"},

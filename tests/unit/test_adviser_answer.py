@@ -127,6 +127,10 @@ SPOILED: list[tuple[Any, tuple[str, str]]] = [
     (lambda item: item.update(diagnosis=None), ("diagnosis", "diagnosis: expected a table for Diagnosis")),
     (lambda item: item["diagnosis"].update(limit="x" * (RATIONALE + 1)), ("diagnosis", "401 characters")),
     (lambda item: item["diagnosis"].update(code="x"), ("diagnosis", "diagnosis.code: unknown key")),
+    (lambda item: item["diagnosis"].update(attainable_us=0), ("diagnosis", "0 us is no time of a launch")),
+    (lambda item: item["diagnosis"].update(attainable_us=-1.5), ("diagnosis", "-1.5 us is no time of a launch")),
+    (lambda item: item["diagnosis"].update(attainable_us=10**400), ("diagnosis", "diagnosis.attainable_us: ")),
+    (lambda item: item["diagnosis"].update(attainable_us="fast"), ("diagnosis", "diagnosis.attainable_us: ")),
     (lambda item: item.update(sequences={}), ("answer", "missing, or not a list")),
 ]
 
