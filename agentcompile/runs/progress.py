@@ -116,6 +116,7 @@ class State:
     steps: Mapping[str, Timing] = field(default_factory=dict[str, Timing])
     """Timings of whole steps, by the digest of what was timed; cleared when a candidate is to be evaluated again."""
     pace: SearchProgress | None = None
+    """The last word on how far a search is; a process that has nothing left to search says none."""
     checks: Mapping[str, ModelCheck] = field(default_factory=dict[str, ModelCheck])
     """Comparisons of the whole model with float32, by the digest of what ran."""
 
@@ -271,7 +272,7 @@ def fold(events: Iterable[Event], state: State | None = None) -> State:
 
 
 _OF_A_PROCESS = (
-    "stages", "graphs", "boundaries", "paused", "lock", "drift", "failure", "finished", "unadvised", "pace",
+    "stages", "graphs", "boundaries", "paused", "lock", "drift", "failure", "finished", "unadvised",
 )  # fmt: skip
 """Fields that tell of one process of a run; the next one begins without them."""
 

@@ -14,6 +14,7 @@ from agentcompile.events import (
     Proposed,
     RoundsProgress,
     RunFailed,
+    SearchProgress,
     StageStarted,
     TrialFinished,
     TrialStarted,
@@ -102,6 +103,13 @@ def test_a_resumed_run_keeps_what_was_proposed_for_a_region_that_it_finds_again(
     nodes = (Node(candidate="c", origin="order"),)
     proposals = [Proposed(region=REGION, strategy="halving", rounds=rounds, nodes=nodes) for rounds in (5, 10)]
     assert fold([STARTED, FOUND, *proposals, STARTED, FOUND]).rows[0].proposed == tuple(proposals)
+
+
+def test_a_resumed_run_that_searches_nothing_keeps_what_its_search_took() -> None:
+    told = SearchProgress(
+        elapsed_s=60.0, budget_s=0.0, candidates=9, step_ns=1, measured=True, rounds=9, disturbed=0.0, overhead_s=1.5
+    )
+    assert fold([*WHOLE, told, STARTED]).pace == told
 
 
 def test_rounds_show_on_the_row_that_runs() -> None:
