@@ -56,7 +56,11 @@ class Asked:
 
     def name(self, candidate: Candidate) -> str:
         """Return the name of a candidate in the prompt: its id where it is listed, else as in ``t3(16,4,2,1)``."""
-        return self.names.get(candidate.id) or _by_values(self.templates, candidate)
+        return self.names.get(candidate.id) or self._values(candidate)
+
+    def template(self, candidate: Candidate) -> str:
+        """Return the id of a candidate's template in the prompt."""
+        return self._template_names[candidate.template]
 
     def named(self, name: str) -> Candidate | None:
         """Return the candidate of the space with this id, or with these values of a template; None if there is none."""
@@ -64,17 +68,20 @@ class Asked:
 
     @functools.cached_property
     def _by_values(self) -> Mapping[str, Candidate]:
-        return {_by_values(self.templates, candidate): candidate for candidate in self.question.candidates}
+        return {self._values(candidate): candidate for candidate in self.question.candidates}
+
+    def _values(self, candidate: Candidate) -> str:
+        values = (str(value).replace(" ", "") for _, value in candidate.params)
+        return f"{self.template(candidate)}({','.join(values)})"
+
+    @functools.cached_property
+    def _template_names(self) -> Mapping[str, str]:
+        return {template.id: name for name, template in self.templates.items()}
 
     @functools.cached_property
     def points(self) -> Mapping[tuple[str, Params], Candidate]:
         """Every candidate of the space, listed or not, by the id of its template and its parameters."""
         return {(candidate.template, candidate.params): candidate for candidate in self.question.candidates}
-
-
-def _by_values(templates: Mapping[str, Template], candidate: Candidate) -> str:
-    template = next(name for name, one in templates.items() if one.id == candidate.template)
-    return f"{template}({','.join(str(value).replace(' ', '') for _, value in candidate.params)})"
 
 
 def asked_about(question: Question) -> Asked:

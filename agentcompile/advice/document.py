@@ -216,8 +216,7 @@ def _used(template: Template, candidate: Candidate, question: Question) -> Itera
 
 
 def _point(candidate: Candidate, asked: Asked) -> list[Json]:
-    template = next(name for name, one in asked.templates.items() if one.id == candidate.template)
-    return [template, *(_plain(value) for _, value in candidate.params)]
+    return [asked.template(candidate), *(_plain(value) for _, value in candidate.params)]
 
 
 def _history(asked: Asked) -> dict[str, Json]:
@@ -229,7 +228,7 @@ def _history(asked: Asked) -> dict[str, Json]:
     told: list[Json] = []
     sizes: list[Json] = []
     for trial in _told(list(last.values())):
-        template = next(one for one in asked.templates.values() if one.id == trial.candidate.template)
+        template = asked.templates[asked.template(trial.candidate)]
         id = quoted(asked.name(trial.candidate))
         told.append([id, *_result(trial, asked.question)])
         if any(launch.grid for launch in template.launches):

@@ -102,7 +102,7 @@ def _template(asked: Asked, at: Candidate, step: _Step) -> _Change | str:
 
 
 def _parameter(asked: Asked, at: Candidate, step: _Step) -> _Change | str:
-    (template,) = (one for one in asked.templates.values() if one.id == at.template)
+    template = asked.templates[asked.template(at)]
     param = next((one for one in template.params if one.name == step.name), None)
     if param is None:
         return "no parameter of the template"
