@@ -24,18 +24,18 @@ from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.prompt import prompt_of
 from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Prepared, WorkerEvaluator
+from agentcompile.evaluation.evaluator import Baseline, Prepared, WorkerEvaluator
 from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
 from agentcompile.events import silent
 from agentcompile.ir.advice import Question
 from agentcompile.ir.codec import encode
-from agentcompile.materialize import specialise
 from agentcompile.measure import Timing
 from agentcompile.options import Options, resolve
 from agentcompile.runs.tables import Table
+from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.partitions import question_of
 from agentcompile.tuning.prepared import PreparedModel, prepare
-from agentcompile.tuning.tasks import TuneTask, templates_of
+from agentcompile.tuning.tasks import TuneTask
 
 from .files import figure, read_result, write_beside, write_result
 from .result import FORMAT, WITHIN, Ablation, Judged, Model, near_of, quick_ns, standing_of
@@ -146,11 +146,8 @@ def _times(subject: TuneTask, judge: WorkerEvaluator, seed: int) -> tuple[dict[s
 
     All are timed side by side in every round. Returns no times, and 0, when the timing failed.
     """
-    region, templates, jobs = subject.region, templates_of(subject), []
-    for candidate in subject.space:
-        template = templates[candidate.template]
-        source = specialise(template, region, candidate.params, subject.space.target)
-        jobs.append(EvaluationJob(candidate=candidate, region=region, template=template, source=source))
+    region, maker = subject.region, JobMaker(subject.space.target)
+    jobs = [maker.job(subject, candidate) for candidate in subject.space]
     name, ready = region.name, list[Prepared]()
     for done, (_, result) in enumerate(judge.prepare(jobs), 1):
         if isinstance(result, Prepared):

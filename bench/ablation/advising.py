@@ -122,7 +122,8 @@ def _counselled(space: RecordedSpace, asked: Question, adviser: str, record: str
         return None if found is None else tuple(sequence.points for sequence in found.sequences)
 
     def used() -> Usage:
-        heard = [cassette.exchanges[digest].usage for digest in counsel.digests]
+        known = cassette.exchanges
+        heard = [known[digest].usage for digest in counsel.digests]
         return replace(sum(heard, Usage()), calls=len(heard))
 
     return Advising(advice=counsel.advice(asked.region.id), consult=consult, used=used)

@@ -6,9 +6,12 @@ Sources: kernel_tuner/util.py (`process_cache`, `store_cache`) and schema/T4/1.0
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import math
 import statistics
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -78,6 +81,26 @@ def points_of(data: bytes) -> tuple[str, list[Point]]:
     if not points:
         raise Fault("it has no point", "record at least one point")
     return device, points
+
+
+def unpacked(data: bytes, most_bytes: int) -> bytes:
+    """Return the content of a gzip file, or `data` itself where it is none.
+
+    Raises:
+        Fault: it is cut short or damaged, or holds more than `most_bytes`.
+    """
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+            whole = file.read(most_bytes + 1)
+    except EOFError as error:
+        raise Fault("the gzip file is cut short", "copy the file again") from error
+    except (OSError, zlib.error) as error:
+        raise Fault(f"the gzip file is damaged: {error}", "copy the file again") from error
+    if len(whole) > most_bytes:
+        raise Fault(f"more than {most_bytes} bytes unpacked", "leave single samples out of the file")
+    return whole
 
 
 _FORMATS = "name a cache of Kernel Tuner (tune_params_keys, tune_params, cache) or T4 results (schema_version, results)"

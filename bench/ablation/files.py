@@ -70,7 +70,7 @@ def write_beside(out: Path, files: Mapping[str, bytes]) -> None:
 
 
 def figure(draw: Callable[[], tuple[bytes, str]], say: Callable[[str], None]) -> dict[str, bytes]:
-    """Return a drawn PNG and SVG by suffix; without matplotlib none, which `say` is told."""
+    """Return the figure's PNG and SVG by suffix; without matplotlib none, and `say` gets the reason."""
     try:
         png, svg = draw()
     except ImportError as error:

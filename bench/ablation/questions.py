@@ -7,9 +7,7 @@ recorded answers are found whatever becomes of the templates.
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +21,8 @@ from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Template
 from agentcompile.space import Space
 from agentcompile.system.plain_files import NotPlainError, read_plain
+
+from .documents import Fault, unpacked
 
 ENDING = ".question.json.gz"
 MOST_BYTES = 16 << 20
@@ -74,13 +74,10 @@ def read_question(path: Path) -> RecordedQuestion:
     """
     hint = "record the space again with `agentcompile bench spaces`, or copy the file again"
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(read_plain(path, MOST_BYTES))) as file:
-            data = file.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise AgentCompileError(f"{path}: more than {MOST_BYTES} bytes unpacked", hint=hint)
+        data = unpacked(read_plain(path, MOST_BYTES), MOST_BYTES)
         found: RecordedQuestion = decode(RecordedQuestion, json.loads(data), "question")
     except NotPlainError as error:
         raise AgentCompileError(f"{path}: {error}", hint=hint) from error
-    except (OSError, EOFError, zlib.error, ValueError, CodecError, RecursionError) as error:
+    except (OSError, Fault, ValueError, CodecError, RecursionError) as error:
         raise AgentCompileError(f"{path}: no question about a recorded space: {error}", hint=hint) from error
     return found

@@ -10,10 +10,7 @@ duplicates. A parameter that has one value at all points of its template cannot 
 
 from __future__ import annotations
 
-import gzip
-import io
 import statistics
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,7 +23,7 @@ from agentcompile.ir.region import Regime
 from agentcompile.ir.template import Candidate, Params, ParamValue
 from agentcompile.system.plain_files import NotPlainError, read_plain
 
-from .documents import Failure, Fault, Point, points_of
+from .documents import Failure, Fault, Point, points_of, unpacked
 from .questions import beside, read_question
 
 MOST_BYTES = 256 << 20
@@ -108,7 +105,7 @@ def read_space(path: Path, most_bytes: int = MOST_BYTES) -> RecordedSpace:
             (usage). A space of which every point failed is read.
     """
     try:
-        data = _unpacked(_content(path, most_bytes), most_bytes)
+        data = unpacked(_content(path, most_bytes), most_bytes)
         device, points = points_of(data)
     except Fault as fault:
         raise AgentCompileError(f"{path}: {clean(fault.text, 300)}", hint=fault.hint) from fault
@@ -195,18 +192,3 @@ def _content(path: Path, most_bytes: int) -> bytes:
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise Fault(f"cannot be read: {why}", "check the path and its permissions") from error
-
-
-def _unpacked(data: bytes, most_bytes: int) -> bytes:
-    if not data.startswith(b"\x1f\x8b"):
-        return data
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            whole = file.read(most_bytes + 1)
-    except EOFError as error:
-        raise Fault("the gzip file is cut short", "copy the file again") from error
-    except (OSError, zlib.error) as error:
-        raise Fault(f"the gzip file is damaged: {error}", "copy the file again") from error
-    if len(whole) > most_bytes:
-        raise Fault(f"more than {most_bytes} bytes unpacked", "leave single samples out of the file")
-    return whole
