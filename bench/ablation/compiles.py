@@ -137,6 +137,9 @@ class Standing:
     """The median best step in ns after each of `MARKS` trials; infinity where there was none yet."""
     overhead_share: float | None = None
     """The median share of a compile that its search's overhead took; None where no compile measured it."""
+    break_even: float = math.nan
+    """The tokens after which the first arm, whose compile was shorter, is overtaken by this arm's faster step: 0 where
+    its compile was no longer, infinity where its step is no faster, NaN for the first arm and where it is not known."""
 
 
 class TimedStep(NamedTuple):
@@ -175,12 +178,20 @@ def overhead_of(events: Iterable[Event], seconds: float) -> tuple[float | None, 
 
 def standings(result: Compiles) -> list[Standing]:
     """Return the standing of every arm on every model that has a compile of it."""
-    return [
-        _standing(model, arm, found)
-        for model in result.models
-        for arm in result.arms
-        if (found := result.of(model, arm))
-    ]
+    rows: list[Standing] = []
+    for model in result.models:
+        group = [_standing(model, arm, found) for arm in result.arms if (found := result.of(model, arm))]
+        first = group[0]
+        rows += [first, *(replace(one, break_even=_break_even(one, first)) for one in group[1:])]
+    return rows
+
+
+def _break_even(one: Standing, first: Standing) -> float:
+    """Return the tokens after which what `one` gains in each step has paid for its longer compile."""
+    if math.isnan(one.speedup) or math.isnan(first.step_ns):
+        return math.nan
+    gained_ns = first.step_ns * (1 - 1 / one.speedup) if one.speedup > 1 else 0.0
+    return max(0.0, one.seconds - first.seconds) * 1e9 / gained_ns if gained_ns else math.inf
 
 
 def _standing(model: str, arm: str, found: Sequence[Compile]) -> Standing:

@@ -9,6 +9,7 @@ result, written after every seed, with the curves as FILE.png and FILE.svg; the 
 from __future__ import annotations
 
 import json
+import math
 import random
 import subprocess
 import sys
@@ -276,7 +277,8 @@ def read_compiles(path: Path) -> Compiles:
 
 def report(result: Compiles) -> list[str]:
     """Return the lines that show a result: per model a row for each arm."""
-    heads = ("model", "arm", "compiles", "step", "speed-up", "95 %", "trials", "seconds", "overhead", "calls", "tokens")
+    heads = ("model", "arm", "compiles", "step", "speed-up", "95 %", "trials", "seconds", "overhead", "calls")
+    heads = (*heads, "tokens", "break-even")
     marks = tuple(f"after {mark}" for mark in MARKS)
     rows = []
     for one in standings(result):
@@ -296,6 +298,7 @@ def report(result: Compiles) -> list[str]:
                 "-" if one.overhead_share is None else f"{one.overhead_share:.1%}",
                 f"{one.calls}",
                 f"{one.tokens}",
+                _pays(one.break_even),
                 *after,
             )
         )
@@ -303,9 +306,18 @@ def report(result: Compiles) -> list[str]:
     under = (
         f"speed-up over {result.arms[0]} in the same rounds; each search: {limit}; overhead: the share of a compile "
     )
-    under += "that search and step tuning took beside building, validating and timing"
+    under += (
+        "that search and step tuning took beside building, validating and timing; break-even: the generated tokens "
+    )
+    under += f"after which a longer compile than that of {result.arms[0]} is paid back"
     right = tuple(range(2, len(heads) + len(marks)))
     return [*columns(Table(heads=(*heads, *marks), rows=rows, right=right)), under]
+
+
+def _pays(tokens: float) -> str:
+    if math.isnan(tokens):
+        return "-"
+    return "never" if math.isinf(tokens) else f"{tokens:,.0f}"
 
 
 def _say(text: str) -> None:

@@ -104,7 +104,7 @@ def test_a_kernel_that_hangs_has_timed_out_and_the_run_goes_on(judge: WorkerEval
     begin = time.monotonic()
     found = dict(judge.prepare([jobs.job(HANG), jobs.job()]))
     assert {type(one) for one in found.values()} == {TimedOut, Prepared}
-    assert time.monotonic() - begin < LIMITS.validate_s + 20
+    assert time.monotonic() - begin < LIMITS.validate_s + 60, "on a busy machine the other takes a while too"
 
 
 def test_a_kernel_that_prints_breaks_no_frame(judge: WorkerEvaluator) -> None:

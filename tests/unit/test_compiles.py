@@ -140,6 +140,26 @@ def test_a_standing_is_over_seeds_and_in_the_same_rounds() -> None:
     assert f"{math.exp(0.2):.3f}×" in text
 
 
+def test_a_longer_compile_is_paid_back_after_so_many_tokens() -> None:
+    """The first arm: 60 s, a step of 1 ms. A step of 0.8 ms gains 0.2 ms a token; 30 s more are 150,000 tokens."""
+    faster = replace(made("b@none", log_ratio=math.log(1.25)), seconds=90.0)
+    cases = (
+        (faster, "150,000", 150_000.0),
+        (replace(faster, seconds=50.0), "0", 0.0),
+        (replace(faster, log_ratio=math.log(0.9)), "never", math.inf),
+        (replace(faster, log_ratio=0.0), "never", math.inf),
+        (replace(faster, log_ratio=-1e9), "never", math.inf),
+        (made("b@none", log_ratio=None), "-", math.nan),
+    )
+    for other, told, tokens in cases:
+        result = study(made("a@none"), other)
+        first, second = standings(result)
+        assert math.isnan(first.break_even)
+        assert second.break_even == pytest.approx(tokens, nan_ok=True)
+        row = next(line for line in report(result) if "b@none" in line)
+        assert row.split()[-5] == told
+
+
 def test_one_seed_has_the_interval_of_its_rounds_and_none_has_none() -> None:
     (one,) = standings(study(made("a@none", log_ratio=0.5)))
     assert (one.low, one.high) == pytest.approx((math.exp(0.49), math.exp(0.51)))
