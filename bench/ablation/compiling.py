@@ -277,8 +277,8 @@ def read_compiles(path: Path) -> Compiles:
 
 def report(result: Compiles) -> list[str]:
     """Return the lines that show a result: per model a row for each arm."""
-    heads = ("model", "arm", "compiles", "step", "speed-up", "95 %", "trials", "seconds", "overhead", "calls")
-    heads = (*heads, "tokens", "break-even")
+    counts = ("trials", "seconds", "overhead", "calls", "tokens", "break-even")
+    heads = ("model", "arm", "compiles", "step", "speed-up", "95 %", *counts)
     marks = tuple(f"after {mark}" for mark in MARKS)
     rows = []
     for one in standings(result):
