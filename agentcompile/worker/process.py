@@ -19,10 +19,13 @@ from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.frames import FrameError, Splitter, pack
 from agentcompile.worker.protocol import Answer, Ask, Ready, Reply, Request, Setup
+from agentcompile.worker.starved import waited_s
 from agentcompile.worker.zygote import Zygote
 
 _TAIL_BYTES = 4096
 _EXIT_S = 5.0
+_PATIENCE = 3
+"""How many times its limit a request may take where its threads wait for processors that other processes use."""
 OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 """Signals that people and the system send; a process's own faults end it by other signals."""
 
@@ -68,6 +71,7 @@ class Worker:
             os.set_blocking(fd, False)
         self._splitter, self._tail = Splitter(), b""
         self._token, self._deadline, self._limit_s, self._ticks = "", 0.0, 0.0, 0
+        self._began, self._waited = 0.0, 0.0
         self._noted, self._left = NOTHING, False
         self._status: int | None = None
         self._outcome: Outcome | None = None
@@ -102,12 +106,13 @@ class Worker:
     def ask(self, request: Request, *, limit_s: float) -> None:
         """Send a request; `wait` returns when its outcome is there. A worker that is gone has `Lost` as outcome.
 
-        `limit_s` is for the whole request, or, where the worker notes in its box that parts are done, for each part:
+        `limit_s` is for the whole request, or, where the worker notes in its box that parts are done, for each part,
+        and it leaves out what the worker's threads waited for a processor, up to `_PATIENCE` times the limit in all:
         a long request on a busy machine is not taken for one that hangs.
         """
         assert not self.busy, "one request at a time"
         self._token, self._limit_s = secrets.token_hex(8), limit_s
-        self._deadline, self._ticks = time.monotonic() + limit_s, self.box.ticks
+        self._begin()
         self._unsent += pack(encode(Ask(token=self._token, request=request)))
         self.pump()
 
@@ -156,10 +161,21 @@ class Worker:
             self._lose("")
         elif self._outcome is None and time.monotonic() >= self._deadline:
             if self.box.ticks != self._ticks:  # a part is done: the limit starts again
-                self._ticks, self._deadline = self.box.ticks, time.monotonic() + self._limit_s
-                return
-            self.kill()
-            self._outcome = Expired(limit_s=self._limit_s)
+                self._begin()
+            elif not self._granted():
+                self.kill()
+                self._outcome = Expired(limit_s=self._limit_s)
+
+    def _begin(self) -> None:
+        """Start the limit of the request, or of a part of it."""
+        self._began, self._ticks, self._waited = time.monotonic(), self.box.ticks, waited_s(self.pid)
+        self._deadline = self._began + self._limit_s
+
+    def _granted(self) -> bool:
+        """Move the deadline by what the worker waited for a processor; return False where that gives no more time."""
+        waited = max(0.0, waited_s(self.pid) - self._waited)
+        self._deadline = self._began + min(self._limit_s + waited, _PATIENCE * self._limit_s)
+        return self._deadline > time.monotonic()
 
     def watched(self) -> tuple[list[int], list[int], float]:
         """Return descriptors to read, descriptors to write, and the deadline, for `wait`."""

@@ -15,8 +15,8 @@ from agentcompile.ir.trial import Crashed, Incorrect, TimedOut, Verdict
 from tests.cpu import jobs
 
 LIMITS = Limits(build_s=60.0, validate_s=20.0, measure_s=20.0, per_gigabyte_s=20.0)
-HASTY = replace(LIMITS, validate_s=10.0)
-"""For kernels that hang; a right kernel needs half of it beside two spinning processes."""
+HASTY = replace(LIMITS, validate_s=6.0)
+"""For kernels that hang."""
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +15,9 @@ import pytest
 from agentcompile.build import find_toolchain
 from agentcompile.evaluation.evaluator import Baseline, Prepared, WorkerEvaluator
 from agentcompile.measure import Timing
+from agentcompile.worker.process import Expired
+from agentcompile.worker.protocol import Alive, Canary
+from agentcompile.worker.starved import waited_s
 from tests.cpu import jobs
 
 
@@ -56,3 +64,34 @@ def test_a_cpu_times_its_finalists_in_processes_of_their_own(judge: WorkerEvalua
     after = timed(judge, 2)
     assert len(before) == len(after) == 1
     assert before != after
+
+
+def spinning() -> subprocess.Popen[bytes]:
+    code = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nwhile True: pass"
+    return subprocess.Popen([sys.executable, "-c", code])
+
+
+def test_a_process_that_shares_a_processor_waits_for_it() -> None:
+    ours, other = spinning(), spinning()
+    try:
+        time.sleep(2.0)
+        assert waited_s(ours.pid) > 0.3
+    finally:
+        for one in (ours, other):
+            one.kill()
+            one.wait()
+    assert waited_s(ours.pid) == 0.0, "it is gone"
+
+
+@pytest.mark.parametrize(("share", "least_s", "most_s"), [(0.0, 1.0, 1.9), (0.5, 2.0, 2.9), (1.0, 3.0, 5.0)])
+def test_a_limit_leaves_out_what_a_worker_waited_for_a_processor(
+    judge: WorkerEvaluator, monkeypatch: pytest.MonkeyPatch, share: float, least_s: float, most_s: float
+) -> None:
+    """A limit of 1 s, of a worker that waits for such a share of the time: 1 ÷ (1 - share) s, and 3 s at most."""
+    worker = judge._pool.worker(judge._pool.slots[0])
+    assert isinstance(worker.answer(Canary(), limit_s=60.0), Alive)
+    monkeypatch.setattr("agentcompile.worker.process.waited_s", lambda pid: share * time.monotonic())
+    os.kill(worker.pid, signal.SIGSTOP)
+    begin = time.monotonic()
+    assert worker.answer(Canary(), limit_s=1.0) == Expired(limit_s=1.0)
+    assert least_s <= time.monotonic() - begin < most_s
