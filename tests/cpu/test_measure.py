@@ -115,9 +115,13 @@ def test_the_ceilings_are_no_lower_than_what_pytorch_reaches(judge: WorkerEvalua
         products, sums = (per_second(lambda: a @ a), per_second(lambda: near.sum(dtype=torch.float32)))
     finally:
         torch.set_num_threads(threads)
-    found = [judge.ceiling() for _ in range(3)]
-    assert max(one.flops_per_s for one in found) > 0.75 * products * 2 * 512**3
-    assert max(one.cache_bytes_per_s for one in found) > 0.75 * sums * near.nbytes
+    flops, read = 0.75 * products * 2 * 512**3, 0.75 * sums * near.nbytes
+    found = [judge.ceiling()]
+    for _ in range(8):  # beside other processes a probe's best try may be late as well
+        if max(one.flops_per_s for one in found) > flops and max(one.cache_bytes_per_s for one in found) > read:
+            return
+        found.append(judge.ceiling())
+    raise AssertionError(f"{flops:.3g} FLOP/s and {read:.3g} B/s are not reached: {found}")
 
 
 def per_second(work: Callable[[], torch.Tensor]) -> float:
