@@ -3,7 +3,8 @@
 Candidates are timed in batches, in a random order, so that a slow drift of the machine does not follow a parameter.
 Every batch also times one fixed candidate, the anchor: a candidate's time is its ratio to the anchor in its own batch
 times the anchor's median over all batches. The least of hundreds of noisy times is too low by chance, so candidates
-near the best are timed again, with more rounds, and their last time counts.
+near the best are timed again, with more rounds, and their last time counts; that repeats until every candidate near the
+best of these has been timed again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ BATCH = 24
 BUILT = 96
 """The candidates that are built between two lines of progress."""
 AGAIN_WITHIN = 1.15
-"""Candidates at most this many times as slow as the best are timed again."""
+"""Candidates at most this many times as slow as the best are timed again; the best is then that of the later times."""
 AGAIN_ROUNDS = 4
 """How many times the rounds of the first pass these get."""
 
@@ -89,9 +90,13 @@ class Recorder:
         first = self._pass("first", candidates, anchor, POLICY.search_rounds)
         if len(first) < len(candidates):
             return None
-        near = self._near(candidates, first)
-        again = self._pass("again", near, anchor, AGAIN_ROUNDS * POLICY.search_rounds)
-        return self._whole(first, again, anchor) if len(again) == len(near) else None
+        again = dict[str, Record]()
+        while near := self._near(candidates, first, again):
+            made = self._pass("again", near, anchor, AGAIN_ROUNDS * POLICY.search_rounds)
+            again |= made
+            if len(made) < len(near):
+                return None
+        return self._whole(first, again, anchor)
 
     def _anchor(self) -> Prepared | None:
         """Return the first advised candidate that is correct; None where none is."""
@@ -189,10 +194,13 @@ class Recorder:
     def _failed(self, trial: Trial) -> Record:
         return Record(trial=trial, at_ms=round(self.clock() * 1000))
 
-    def _near(self, candidates: Sequence[Candidate], first: Mapping[str, Record]) -> list[Candidate]:
-        ratios = {id: one.ns / one.anchor_ns for id, one in first.items() if one.ns}
-        limit = AGAIN_WITHIN * min(ratios.values(), default=0.0)
-        return [one for one in candidates if ratios.get(one.id, limit + 1) <= limit]
+    def _near(
+        self, candidates: Sequence[Candidate], first: Mapping[str, Record], again: Mapping[str, Record]
+    ) -> list[Candidate]:
+        """Return what is near the best and was timed once; the best of what was timed again, where that is any."""
+        ratios, sure = _ratios(first), _ratios(again)
+        limit = AGAIN_WITHIN * min((sure or ratios).values(), default=0.0)
+        return [one for one in candidates if one.id not in again and ratios.get(one.id, limit + 1) <= limit]
 
     def _whole(self, first: Mapping[str, Record], again: Mapping[str, Record], anchor: Prepared) -> Whole:
         records = {**first, **again}
@@ -203,6 +211,11 @@ class Recorder:
             anchor_ns=anchor_ns,
             again=len(again),
         )
+
+
+def _ratios(records: Mapping[str, Record]) -> dict[str, float]:
+    """Return the times of candidates over the anchor's, by id; what has no time is left out."""
+    return {id: one.ns / one.anchor_ns for id, one in records.items() if one.ns}
 
 
 def _batches(items: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
