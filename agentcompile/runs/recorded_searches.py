@@ -66,12 +66,17 @@ class RecordedSearches:
     def spaces_for(self, region: str) -> tuple[str, ...]:
         """Return the spaces that say most of a region ``KIND@ID``: its own, else those of its kind, else all.
 
-        A region's own space has the name that `agentcompile export --format t4` gives its file: ``KIND-ID``.
+        A region's own space has the name that `agentcompile export --format t4` gives its file: ``KIND-ID``; one of
+        its kind that `agentcompile bench spaces` recorded is named ``MODEL-KIND-MACHINE``.
         """
         own = region.replace("@", "-").replace("/", "-")
         kind = region.partition("@")[0].replace("/", "-")
         same = tuple(space for space in self.spaces if space == own)
-        alike = tuple(space for space in self.spaces if kind in (space, space.rpartition("-")[0]))
+        alike = tuple(
+            space
+            for space in self.spaces
+            if kind in (space, space.rpartition("-")[0]) or space.rpartition("-")[0].endswith(f"-{kind}")
+        )
         return same or alike or self.spaces
 
     def curves(self, spaces: Sequence[str]) -> tuple[Curve, ...]:

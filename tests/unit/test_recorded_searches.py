@@ -72,6 +72,14 @@ def test_a_region_gets_its_own_space_else_those_of_its_kind_else_all(region: str
     assert recorded.spaces_for(region) == spaces
 
 
+def test_the_name_of_a_recorded_space_ends_with_its_kind_and_its_machine() -> None:
+    names = ("llama-3.2-1b-linear-residual-h200", "sample-rmsnorm-linear-here", "sample-linear-here")
+    recorded = RecordedSearches(searches=tuple(map(searched, names)))
+    assert recorded.spaces_for("linear-residual@123") == names[:1]
+    assert recorded.spaces_for("rmsnorm-linear@123") == names[1:2]
+    assert recorded.spaces_for("silu-mul@123") == names
+
+
 def test_what_a_study_writes_is_read(tmp_path: Path) -> None:
     assert (KIND, NEWEST) == (study.KIND, study.FORMAT)
     assert read_recorded(written(tmp_path)).searches == (searched("linear-abc", "random", (1, 200.0), (3, 100.0)),)
