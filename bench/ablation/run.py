@@ -27,7 +27,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from agentcompile.checkpoint.locate import find_model
 from agentcompile.errors import AgentCompileError
+from agentcompile.options import resolve
 from agentcompile.search import STRATEGIES
 
 from . import files, recorded, study
@@ -82,8 +84,9 @@ def _compile(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
     from . import compiling  # imports PyTorch
 
     flags = ("context", "threads")
+    cache = resolve({}).options.cache
     request = compiling.Request(
-        models=tuple(Path(model) for model in asked.models),
+        models=tuple(find_model(model, cache) for model in asked.models),
         arms=compiling.arms_of(asked.strategies),
         seeds=1 if asked.seeds is None else asked.seeds,
         seconds=asked.seconds or 0,

@@ -27,7 +27,7 @@ from bench.ablation.compiles import (
     standings,
     timed_beside,
 )
-from bench.ablation.compiling import arms_of, read_compiles, report
+from bench.ablation.compiling import Request, arms_of, read_compiles, report
 from bench.ablation.run import run
 from tests.unit.fakes import target
 
@@ -249,3 +249,16 @@ def test_a_file_that_is_no_result_is_refused(tmp_path: Path, content: bytes, wor
 def test_arguments_that_do_not_go_together_are_refused(words: list[str], said: str) -> None:
     with pytest.raises(AgentCompileError, match=said):
         run(words)
+
+
+def test_a_preset_is_a_model_and_an_unknown_one_is_named_with_its_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTCOMPILE_HOME", str(tmp_path))
+    with pytest.raises(AgentCompileError, match="preset:tiny-qwen4: no such preset") as caught:
+        run(["preset:tiny-qwen4", "--strategies", "halving"])
+    assert "did you mean tiny-qwen3?" in caught.value.hint
+    asked = list[Request]()
+    monkeypatch.setattr("bench.ablation.compiling.run", lambda request, as_json: asked.append(request) or 0)
+    assert run(["preset:tiny-qwen3", "--strategies", "halving"]) == 0
+    assert (asked[0].models[0] / "config.json").is_file()
