@@ -76,8 +76,18 @@ class StepCandidates:
         return [one for one in found if self.left() > 0 or one in times][:TRIED_IN_STEP]
 
     def built(self, region: str, candidates: Sequence[Candidate]) -> list[tuple[Candidate, Source]]:
-        """Return the candidates that pass the static check and build, with their sources, in their order."""
-        return [(job.candidate, job.source) for job in self._tuner.built(self._trials.tasks[region], candidates)]
+        """Return the candidates that pass the static check and build, with their sources, in their order.
+
+        Those that were measured, whose builds are kept, come back in any case, the others as long as time is left.
+        """
+        task = self._trials.tasks[region]
+        known = {trial.candidate.id for trial in self._trials.of(region) if isinstance(trial.verdict, Measured)}
+        jobs = [
+            *self._tuner.built(task, [one for one in candidates if one.id in known]),
+            *self._tuner.built(task, [one for one in candidates if one.id not in known], self._left),
+        ]
+        sources = {job.candidate: job.source for job in jobs}
+        return [(candidate, sources[candidate]) for candidate in candidates if candidate in sources]
 
     def evaluated(self, region: str, wanted: Sequence[Candidate]) -> list[Trial]:
         """Return search trials of `wanted`: first the known ones, then, while there is time, new ones of the others.

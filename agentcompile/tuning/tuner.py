@@ -6,6 +6,7 @@ run or the measurement database already has are reused, so a killed run repeats 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -156,12 +157,15 @@ class Tuner:
         """Return search trials of these candidates, timed beside one another."""
         return self._timed(task, candidates, POLICY.search_rounds, fidelity="search") if candidates else []
 
-    def built(self, task: TuneTask, candidates: Sequence[Candidate]) -> list[EvaluationJob]:
-        """Return the jobs of the candidates that pass the static check and build, in their order."""
+    def built(self, task: TuneTask, candidates: Sequence[Candidate], left: Left = any_time) -> list[EvaluationJob]:
+        """Return the jobs of the candidates that pass the static check and build, in their order.
+
+        When no seconds are `left` no other build begins.
+        """
         jobs = [self._jobs.job(task, candidate) for candidate in candidates]
         legal = [job for job in jobs if not self._jobs.errors(job)]
         self._emit(RoundsProgress(region=task.region.id, done=0, total=len(legal)))
-        there = {job.candidate.id for job in self._evaluator.build(legal)}
+        there = {job.candidate.id for job in self._evaluator.build(itertools.takewhile(lambda _: left() > 0, legal))}
         return [job for job in legal if job.candidate.id in there]
 
     def evaluate_afresh(self, task: TuneTask, candidate: Candidate) -> list[Trial]:

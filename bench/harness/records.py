@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,12 +34,24 @@ def write_record(
 
 
 def nameless(words: Sequence[str]) -> list[str]:
-    """Return a command's words with every path cut to its last part, so that committed files name no user's folder."""
+    """Return a command's words with every path cut to its last part, so that committed files name no user's folder.
+
+    In a list of arms, such as ``halving@replay:folder/answers;mcts@openai:m@http://127.0.0.1:1/v1``, addresses stay.
+    """
     shown = []
     for word in words:
-        option, given, path = word.partition("=") if word.startswith("--") else ("", "", word)
-        shown.append(option + given + (Path(path).name if "/" in path else path))
+        option, given, told = word.partition("=") if word.startswith("--") else ("", "", word)
+        parts = re.split("([;@])", told) if {";", "@"} & set(told) else [told]
+        shown.append(option + given + "".join(map(_last, parts)))
     return shown
+
+
+def _last(text: str) -> str:
+    """Return a text such as ``replay:folder/answers`` with its path cut to the last part; an address is none."""
+    if "/" not in text or "://" in text:
+        return text
+    kind, colon, path = text.rpartition(":")
+    return kind + colon + Path(path).name
 
 
 def revision() -> dict[str, Any]:

@@ -48,6 +48,11 @@ class Judge:
             self.asked.append(job.candidate.id)
             yield job, BuildFailed(log="error: no")
 
+    def build(self, jobs: Iterable[EvaluationJob]) -> Iterator[EvaluationJob]:
+        for job in jobs:
+            self.asked.append(job.candidate.id)
+            yield job
+
     def time(self, *_: Any, **__: Any) -> Any:
         raise AssertionError("nothing was prepared")
 
@@ -111,6 +116,14 @@ def test_a_candidate_that_was_given_up_is_not_judged(tmp_path: Path, task: TuneT
     assert desk.judge.asked == [other.id]
     told = {event.trial.candidate.id for event in desk.told if isinstance(event, TrialFinished)}
     assert told == {one.id, other.id}, "its verdict is an event as any"
+
+
+def test_no_build_begins_when_time_is_up(tmp_path: Path, task: TuneTask) -> None:
+    desk, candidates = Desk(tmp_path), tuple(task.space)
+    assert len(candidates) > 3
+    made = desk.tuner.built(task, candidates, lambda: 3.0 - len(desk.judge.asked))
+    assert [job.candidate for job in made] == list(candidates[:3])
+    assert desk.judge.asked == [one.id for one in candidates[:3]]
 
 
 def test_what_is_judged_again_is_judged_as_if_it_had_never_been(tmp_path: Path, task: TuneTask) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from agentcompile.evaluation.time_budget import Left, any_time
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
@@ -113,3 +115,22 @@ def test_a_region_without_templates_has_none_either(seconds: float) -> None:
     made, _, _, clock = step_candidates({}, 3)
     clock.seconds = seconds
     assert made.promising(runs.REGION) == []
+
+
+def test_what_was_measured_comes_back_and_no_other_build_begins_when_time_is_up() -> None:
+    measured = [candidate("a", 1), candidate("a", 3)]
+    made, _, tuner, clock = step_candidates({"a": LEAST_NS}, 6, tried=measured)
+    clock.seconds = 2.0
+
+    def build(task: Any, candidates: Sequence[Candidate], left: Left = any_time) -> list[Any]:
+        begun = []
+        for one in itertools.takewhile(lambda _: left() > 0, candidates):
+            begun.append(SimpleNamespace(candidate=one, source=one.params))
+            clock.seconds -= left is not any_time
+        return begun
+
+    tuner.built = build  # type: ignore[attr-defined]
+    order = [candidate("a", number) for number in range(5, -1, -1)]
+    found = [one for one, _ in made.built(runs.REGION, order)]
+    assert found == [candidate("a", number) for number in (5, 4, 3, 1)]
+    assert [one for one, _ in made.built(runs.REGION, order)] == measured[::-1], "no time is left"
