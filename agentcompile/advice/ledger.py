@@ -17,7 +17,7 @@ from agentcompile.ir.advice import Usage
 LEAST_ANSWER = 512
 """Fewest tokens that must be left for an answer."""
 MOST_ANSWER = 8192
-"""Most tokens of an answer."""
+"""Most tokens of an answer, where nothing else is said."""
 _CHARACTERS = 3
 """Fewest characters a token in our prompts, so that a booking errs on the high side."""
 
@@ -29,6 +29,8 @@ class Ceilings:
     calls: int = 8
     tokens: int = 200_000
     microdollars: int = 0
+    answer: int = MOST_ANSWER
+    """Most tokens of one answer."""
     seconds: float = 600.0
     """Seconds from the first call to the last answer."""
     price: tuple[float, float] = (0.0, 0.0)
@@ -80,7 +82,7 @@ class Ledger:
         most, prompt = self.ceilings, characters // _CHARACTERS + 1
         with self._lock:
             left = most.tokens - self._spent.tokens - prompt
-            answer = min(left, MOST_ANSWER)
+            answer = min(left, most.answer)
             usage = Usage(calls=1, prompt_tokens=prompt, completion_tokens=max(answer, 0))
             usage = replace(usage, microdollars=most.cost(usage.prompt_tokens, usage.completion_tokens))
             if self._spent.calls >= most.calls:
