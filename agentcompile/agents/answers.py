@@ -7,7 +7,7 @@ manifest says of the region is written by the machine; the model says what its k
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from agentcompile.advice.answer import AnswerError, answer_of
@@ -15,7 +15,7 @@ from agentcompile.advice.wire import list_of, object_of
 from agentcompile.catalog.manifest import ManifestLaunch, ManifestWorkspace
 from agentcompile.ir.attempt import Contract, Role
 from agentcompile.ir.cleaning import clean
-from agentcompile.ir.codec import CodecError, decode, lean
+from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import Json, canonical
 from agentcompile.ir.template import ParamValue
 
@@ -120,8 +120,8 @@ def manifest_text(contract: Contract, told: DraftManifest) -> str:
             one.name: {"domain": list(one.domain), "default": one.default, "about": one.about} for one in told.params
         }
     if told.workspaces:
-        table["workspaces"] = [lean(one) for one in told.workspaces]
-    table["launch"] = [lean(one) for one in told.launch]
+        table["workspaces"] = [_table(one) for one in told.workspaces]
+    table["launch"] = [_table(one) for one in told.launch]
     return tomli_w.dumps(table, multiline_strings=False)
 
 
@@ -172,6 +172,12 @@ def _read(cls: type[T], text: str) -> T | str:
     except UnicodeEncodeError:
         return "half of a surrogate pair stands in it, which is no character"
     return value
+
+
+def _table(one: ManifestWorkspace | ManifestLaunch) -> Json:
+    """Return the table of a workspace or a launch, without what is as usual."""
+    values = {field.name: (getattr(one, field.name), field.default) for field in fields(one)}
+    return {name: encode(value) for name, (value, usual) in values.items() if value != usual}
 
 
 def _wrong_kernel(key: str, kernel: str) -> str:
