@@ -121,6 +121,7 @@ def test_a_fenced_answer_is_read_whatever_was_asked_for() -> None:
         (json.dumps({"kernel": "k"}), "answer.manifest: missing"),
         (f"{UNREADABLE}a response of more than 2097152 bytes", "a response of more than 2097152 bytes"),
     ],
+    ids=lambda text: text[:40],
 )  # fmt: skip
 def test_what_is_no_template_has_a_reason(text: str, reason: str) -> None:
     found = read_draft(text)
@@ -136,9 +137,10 @@ def test_what_is_no_template_has_a_reason(text: str, reason: str) -> None:
         (plan("k", instruction="i" * 5000), "instruction: 5000 characters"),
         (plan("k", diagnosis="d" * 5000), "diagnosis: 5000 characters"),
         (plan("k\0"), "kernel_with_marks: there is a NUL"),
-        (draft("k"), "answer.notes: unknown key"[:6]),
+        (draft("k"), "answer.kernel: unknown key"),
         (plan("k", code="more"), "answer.code: unknown key"),
     ],
+    ids=lambda text: text[:40],
 )
 def test_what_is_no_plan_has_a_reason(text: str, reason: str) -> None:
     found = read_plan(text)
