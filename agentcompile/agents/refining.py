@@ -177,6 +177,7 @@ def _opened(contract: Contract, record: Record, settings: Settings) -> Contract:
     """Open the session or go on with it; return the contract with the times that its questions name."""  # noqa: DOC501
     if settings.arm not in ARMS:
         raise AgentCompileError(f"{settings.arm[:80]!r} is no arm", hint=f"arms: {', '.join(ARMS)}")
+    policy_of(settings.strategy)
     now = Opened(
         contract=contract.digest,
         arm=settings.arm,

@@ -163,8 +163,10 @@ def test_no_text_raises(text: str) -> None:
     assert isinstance(read_plan(text), str)
 
 
-PATHS = [("kernel",), ("notes",), ("manifest",), ("manifest", "launch"), ("manifest", "launch", 0, "grid"),
-         ("manifest", "params", 0, "domain"), ("manifest", "workspaces", 0), ("manifest", "layouts", 0, "port")]  # fmt: skip
+PATHS = [
+    ("kernel",), ("notes",), ("manifest",), ("manifest", "launch"), ("manifest", "launch", 0, "grid"),
+    ("manifest", "params", 0, "domain"), ("manifest", "workspaces", 0), ("manifest", "layouts", 0, "port"),
+]  # fmt: skip
 
 
 @given(path=st.sampled_from(PATHS), value=JSON)

@@ -27,7 +27,9 @@ RULE = Principle(
     revalidate_if="the processor is another",
     evidence=(Evidence(kind="rmsnorm", device="Test CPU", ratio=0.42),),
 )
-PLAN = Planned(diagnosis="slow", instruction="unroll", kernel_with_marks="<<<IMPROVE BEGINS>>>\nkernel 1\n<<<IMPROVE ENDS>>>")
+PLAN = Planned(
+    diagnosis="slow", instruction="unroll", kernel_with_marks="<<<IMPROVE BEGINS>>>\nkernel 1\n<<<IMPROVE ENDS>>>"
+)
 FEEDBACK = json.dumps({"over_floor": 8.0, "log": 'kernel.cpp:1: error: "x"\nmore'})
 TREE = (
     node(0, None, 1000.0),
