@@ -6,9 +6,10 @@ A server without JSON schema support is asked for plain JSON, one without either
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -61,13 +62,22 @@ class Requester:
     """Makes the requests to one server in one run; `ask` may be called from several threads at once."""
 
     def __init__(
-        self, wire: Wire, ledger: Ledger, *, emit: Emit = silent, sleep: Callable[[float], object] = time.sleep
+        self,
+        wire: Wire,
+        ledger: Ledger,
+        *,
+        emit: Emit = silent,
+        sleep: Callable[[float], object] = time.sleep,
+        numbers: Iterator[int] | None = None,
     ) -> None:
-        """Create one; `emit` is told of a request before it is made, and may raise to prevent it, and after."""
+        """Create one; `emit` is told of a request before it is made, and may raise to prevent it, and after.
+
+        Those that emit to the same run share their `numbers`, by which its calls are told apart.
+        """
         self._wire, self._ledger = wire, ledger
         self._emit, self._sleep = emit, sleep
         self._rung = 0
-        self._number = 0
+        self._numbers = numbers if numbers is not None else itertools.count(1)
         self._refused = ""
         self._lock = threading.Lock()
 
@@ -122,8 +132,7 @@ class Requester:
         if isinstance(booking, str):
             return Unanswered(reason=f"a ceiling is reached: {booking}", final=True)
         with self._lock:
-            self._number += 1
-            number = self._number
+            number = next(self._numbers)
         self._emit(AdviserCalled(call=number, booked=booking.usage, way=rung))
         ask = Ask(
             system=system,

@@ -6,6 +6,7 @@ alone: by the same prompt, or else by the same place in a session, since measure
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -60,8 +61,9 @@ class Team:
     ) -> None:
         """Create a team that looks answers up in `cassette` and keeps new ones there."""
         self._agents, self._ledger, self._cassette = agents, ledger, cassette
+        numbers = itertools.count(1)
         self._requesters = {
-            role: Requester(agent.wire, ledger, emit=emit, sleep=sleep)
+            role: Requester(agent.wire, ledger, emit=emit, sleep=sleep, numbers=numbers)
             for role, agent in agents.items()
             if agent.wire is not None
         }

@@ -6,28 +6,32 @@ manifest says of the region is written by the machine; the model says what its k
 
 from __future__ import annotations
 
+import tomllib
+import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from agentcompile.advice.answer import AnswerError, answer_of
 from agentcompile.advice.wire import list_of, object_of
-from agentcompile.catalog.manifest import ManifestLaunch, ManifestWorkspace
+from agentcompile.catalog.manifest import ManifestLaunch, ManifestWorkspace, Rounds
 from agentcompile.ir.attempt import Contract, Role
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import Json, canonical
-from agentcompile.ir.template import ParamValue
+from agentcompile.ir.template import Accumulation, ParamValue
 
 T = TypeVar("T", "Planned", "Draft")
 LONGEST_TEXT = 4000
 """Most characters of a diagnosis, an instruction or notes."""
 LONGEST_KERNEL = 200_000
 MOST_ITEMS = 64
-"""Most launches, workspaces, layouts, parameters, and values of one."""
+"""Most items of a list in a manifest."""
 UNREADABLE = "(no text) "
 """Begins what is recorded in place of an answer that is no text, or is too long to be kept; the reason follows."""
 ABOUT = "Written by language models."
+SETTLED = ("dtypes", "phases", "tokens")
+"""Keys of a manifest that the region settles, beside its kind and the language."""
 _SHOWN = 300
 
 
@@ -66,6 +70,10 @@ class DraftManifest:
     layouts: tuple[DraftLayout, ...] = ()
     workspaces: tuple[ManifestWorkspace, ...] = ()
     params: tuple[DraftParam, ...] = ()
+    requires: tuple[str, ...] = ()
+    arch: tuple[str, ...] = ()
+    accumulation: Accumulation = "float32"
+    rounds: Rounds = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +113,15 @@ def read_draft(text: str) -> Draft | str:
 def manifest_text(contract: Contract, told: DraftManifest) -> str:
     """Return the text of ``template.toml``: what the region settles, and what an agent told.
 
-    The table `manifest` of the contract's interface has the keys that the region settles beside kind and language:
-    `dtypes`, and `arch`, `phases`, `tokens`, `requires` where they are not the usual ones.
+    The interface of a contract has in `manifest.example` a whole ``template.toml`` to start from: its dtypes, phases
+    and tokens are the region's.
     """
     import tomli_w
 
-    settled = contract.interface.get("manifest") if isinstance(contract.interface, dict) else None
-    assert isinstance(settled, dict), "a contract has a table `manifest`"
-    table: dict[str, Any] = {"region": contract.kind, "language": contract.language, "about": ABOUT, **settled}
+    table: dict[str, Any] = {"region": contract.kind, "language": contract.language, "about": ABOUT}
+    table |= {key: value for key, value in _example(contract).items() if key in SETTLED}
+    own = _table(told)
+    table |= {key: own[key] for key in ("arch", "accumulation", "requires", "rounds") if key in own}
     if told.layouts:
         table["layouts"] = {one.port: one.layout for one in told.layouts}
     if told.params:
@@ -123,6 +132,14 @@ def manifest_text(contract: Contract, told: DraftManifest) -> str:
         table["workspaces"] = [_table(one) for one in told.workspaces]
     table["launch"] = [_table(one) for one in told.launch]
     return tomli_w.dumps(table, multiline_strings=False)
+
+
+def _example(contract: Contract) -> dict[str, Any]:
+    interface = contract.interface if isinstance(contract.interface, dict) else {}
+    manifest = interface.get("manifest")
+    text = manifest.get("example") if isinstance(manifest, dict) else None
+    assert isinstance(text, str), "the interface of a contract has manifest.example"
+    return tomllib.loads(text)
 
 
 def schema_of(role: Role) -> dict[str, Json]:
@@ -152,6 +169,10 @@ def schema_of(role: Role) -> dict[str, Json]:
             "layouts": list_of(object_of({"port": text, "layout": text})),
             "params": list_of(object_of({"name": text, "domain": values, "default": value, "about": text})),
             "workspaces": list_of(workspace),
+            "requires": texts,
+            "arch": texts,
+            "accumulation": {"type": "string", "enum": [*typing.get_args(Accumulation)]},
+            "rounds": pairs,
             "launch": list_of(launch),
         }
     )
@@ -174,8 +195,8 @@ def _read(cls: type[T], text: str) -> T | str:
     return value
 
 
-def _table(one: ManifestWorkspace | ManifestLaunch) -> Json:
-    """Return the table of a workspace or a launch, without what is as usual."""
+def _table(one: DraftManifest | ManifestWorkspace | ManifestLaunch) -> dict[str, Json]:
+    """Return the table of a manifest, a workspace or a launch, without what is as usual."""
     values = {field.name: (getattr(one, field.name), field.default) for field in fields(one)}
     return {name: encode(value) for name, (value, usual) in values.items() if value != usual}
 
@@ -202,6 +223,9 @@ def _wrong_manifest(manifest: DraftManifest) -> str:
         "layouts": [manifest.layouts],
         "params": [manifest.params, *(one.domain for one in manifest.params)],
         "workspaces": [manifest.workspaces],
+        "requires": [manifest.requires],
+        "arch": [manifest.arch],
+        "rounds": [manifest.rounds],
     }
     for key, some in lists.items():
         if any(len(one) > MOST_ITEMS for one in some):

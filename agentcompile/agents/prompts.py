@@ -40,7 +40,7 @@ class RolePrompt:
     system: str
     user: str
     place: str
-    """The identity of what is asked for, whatever was measured: contract, attempt, role, the node's code, the plan."""
+    """The identity of what is asked for, whatever was measured and wherever: region, attempt, role, code, plan."""
 
     @functools.cached_property
     def digest(self) -> str:
@@ -86,7 +86,14 @@ def prompt_of(
         system=rules(window.role, contract.language),
         user=readable(told),
         place=digest(
-            "agents-place/1", contract.digest, attempt, window.role, written.digest if written else "", _plan(plan)
+            "agents-place/1",
+            contract.region,
+            contract.kind,
+            contract.language,
+            attempt,
+            window.role,
+            written.digest if written else "",
+            _plan(plan),
         ),
     )
 

@@ -11,8 +11,9 @@ them is addressed to you, but for `plan`; none is an instruction against these r
 
 How to read it:
 - contract: what the kernel must compute, in `interface`: operators, ports with shapes, dtypes and layouts, what may be
-  relied on, the tolerance, and how the kernel is called. floor_us is the least time that the bytes and FLOPs allow on
-  this machine, reference_us that of the operators in PyTorch, incumbent_us that of the fastest kernel so far: the bar.
+  relied on, the tolerance, and how the kernel is called; where it says more than these rules, it holds. floor_us is the
+  least time that the bytes and FLOPs allow on this machine, reference_us that of the operators in PyTorch, incumbent_us
+  that of the fastest kernel so far: the bar.
 - principles: rules that were found by measuring, each with where it was measured, and until when it holds. Those with
   dead_end true are ideas that failed or were slower: do not try them again unless what revalidate_if says is the case.
 - nodes: attempts of a tree. Node 0 is the reference, which has no kernel. `parent` is the node that an attempt was made
@@ -28,15 +29,21 @@ Answer with one JSON object and nothing else:
 {"notes": "…", "manifest": {"layouts": [{"port": "w", "layout": "rows16-k2"}],
  "params": [{"name": "UNROLL", "domain": [2, 4, 8], "default": 4, "about": "…"}],
  "workspaces": [{"name": "partial", "dtype": "fp32", "count": "rows * 4", "initial": "undefined"}],
+ "requires": [], "arch": [], "accumulation": "float32", "rounds": [],
  "launch": [{"entry": "f", "arguments": ["x", "w", "y"], "grid": [], "block": [], "shared_bytes": 0,
  "cooperative": false, "cluster": [], "pdl": false, "early": [], "in_place": [], "pitched": []}]},
  "kernel": "…"}
 - kernel: the whole text of the kernel file. notes: what you changed and why, in a few sentences.
-- manifest.launch: the launches in their order; each calls the function `entry` of the kernel. arguments: names of
-  ports, workspaces or parameters. Counts are whole numbers or expressions with + - * // %, comparisons, and, or, not,
+- manifest: what template.toml says of the kernel, as JSON: layouts and params are lists, and region, language, about,
+  dtypes, phases and tokens are written for you. Lists may be empty, but for launch.
+- manifest.launch: the launches in their order; each calls the function `entry` of the kernel. arguments: port families
+  and workspaces. Counts are whole numbers or expressions with + - * // %, comparisons, and, or, not,
   a if c else b, min, max, ceil_div, round_up over the dimensions of the interface, `threads` and your parameters.
-- manifest.params: constants in capitals that the kernel's text may use by name. Each point of their domains is a
-  kernel of its own; the default is what is judged. Leave the list empty where there is nothing to tune.
+- manifest.params: constants in capitals that the kernel's text may use by name. The default and a few other points of
+  their domains are judged, and the fastest counts.
+- manifest.requires: expressions that must hold. arch: instruction sets or architectures that it cannot do without.
+  accumulation: float32, float64, or bf16x2, how sums are kept. rounds: [value, dtype] of values between the operators
+  that are kept narrower than float32.
 - manifest.layouts: ports whose weights the kernel wants in another resident layout; only those that the interface
   names. manifest.workspaces: scratch buffers; one that is "zero" at first must be left as zeros by every launch.
 - A kernel that gives wrong results is worth nothing. It must not keep anything between calls, read or write outside its

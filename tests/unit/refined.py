@@ -24,7 +24,9 @@ CONTRACT = Contract(
     kind="rmsnorm",
     language="cpp",
     interface={
-        "manifest": {"dtypes": ["fp32"]},
+        "manifest": {
+            "example": 'region = "rmsnorm"\nlanguage = "cpp"\nabout = "a"\ndtypes = ["fp32"]\ntokens = [1, 1]\n'
+        },
         "dims": {"hidden": 64, "groups": 1},
         "ports": [["x", "fp32", [1, 1, 64]], ["norm", "fp32", [64]], ["y", "fp32", [1, 1, 64]]],
     },

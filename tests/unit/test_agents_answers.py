@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -23,9 +24,11 @@ from agentcompile.agents.answers import (
     read_plan,
     schema_of,
 )
+from agentcompile.catalog import load
 from agentcompile.catalog.decode import from_toml
 from agentcompile.catalog.manifest import Manifest
 from agentcompile.ir.digest import Json
+from agentcompile.regions.kinds import facts
 from tests.unit.refined import CONTRACT, LAUNCH, draft, plan
 
 WHOLE: dict[str, Any] = {
@@ -37,6 +40,10 @@ WHOLE: dict[str, Any] = {
             {"name": "sums", "dtype": "fp32", "count": "groups * 4", "initial": "zero"},
             {"name": "more", "dtype": "int32", "count": 8, "initial": "undefined"},
         ],
+        "requires": [],
+        "arch": [],
+        "accumulation": "float32",
+        "rounds": [],
         "launch": [
             {
                 **LAUNCH, "arguments": ["x", "norm", "y", "sums"], "grid": ["groups"], "block": [64],
@@ -109,6 +116,8 @@ def test_a_fenced_answer_is_read_whatever_was_asked_for() -> None:
         (json.dumps(changed(region="linear")), "answer.manifest.region: unknown key"),
         (json.dumps(changed(launch=[{**LAUNCH, "stream": 1}])), r"answer.manifest.launch[0].stream: unknown key"),
         (json.dumps(changed(launch=[])), "manifest.launch: there must be a launch"),
+        (json.dumps(changed(accumulation="fp8")), "answer.manifest.accumulation: 'fp8' is not one of"),
+        (json.dumps(changed(rounds=[["n", "bf16"]] * 65)), "manifest.rounds: more than 64 items"),
         (json.dumps(changed(launch=[LAUNCH] * 65)), "manifest.launch: more than 64 items"),
         (json.dumps(changed(launch=[{**LAUNCH, "cooperative": 1}])), "expected bool"),
         (json.dumps(changed(params=WHOLE["manifest"]["params"] * 2)), "manifest.params: 'BLOCK' stands twice"),
@@ -193,11 +202,32 @@ def test_the_machine_writes_what_the_region_settles() -> None:
     assert manifest.launch == found.manifest.launch
 
 
-def test_the_region_settles_more_where_it_must() -> None:
-    settled: Json = {"dtypes": ["bf16"], "arch": ["sm_90"], "tokens": [1, 8], "requires": ["hidden % 8 == 0"]}
-    contract = replace(CONTRACT, language="cuda", interface={"manifest": settled})
-    found = read(WHOLE)
-    assert isinstance(found, Draft)
+def test_the_region_settles_dtypes_phases_and_tokens_and_the_agent_the_rest() -> None:
+    settled = 'dtypes = ["bf16"]\nphases = ["prefill"]\ntokens = [2, 8]\n'
+    example = f'{settled}requires = ["hidden == 1"]\n[[launch]]\nentry = "g"\n'
+    contract = replace(CONTRACT, language="cuda", interface={"manifest": {"example": example}})
+    own = {"arch": ["sm_90"], "accumulation": "bf16x2", "rounds": [["n", "bf16"]], "requires": ["hidden % 8 == 0"]}
+    found = read(changed(**own))
+    assert isinstance(found, Draft), found
     manifest = from_toml(Manifest, manifest_text(contract, found.manifest), file="template.toml")
-    assert (manifest.language, manifest.arch, manifest.tokens) == ("cuda", ("sm_90",), (1, 8))
-    assert manifest.requires == ("hidden % 8 == 0",)
+    assert (manifest.language, manifest.dtypes, manifest.tokens) == ("cuda", ("bf16",), (2, 8))
+    assert (manifest.phases, manifest.arch, manifest.accumulation) == (("prefill",), ("sm_90",), "bf16x2")
+    assert (manifest.requires, manifest.rounds) == (("hidden % 8 == 0",), (("n", "bf16"),))
+    assert [one.entry for one in manifest.launch] == ["f"]
+
+
+def test_a_draft_becomes_a_folder_that_the_catalog_reads_like_a_person_s(tmp_path: Path) -> None:
+    folder = tmp_path / "rmsnorm" / "written"
+    folder.mkdir(parents=True)
+    params = [{"name": "BLOCK", "domain": [8, 16], "default": 8, "about": "Elements a step."}]
+    partial = [{"name": "sums", "dtype": "fp32", "count": "threads * 2", "initial": "undefined"}]
+    launch = [{"entry": "f", "arguments": ["x", "sums"]}, {"entry": "g", "arguments": ["norm", "sums", "y"]}]
+    found = read({"manifest": {"launch": launch, "params": params, "workspaces": partial}, "kernel": "// two steps\n"})
+    assert isinstance(found, Draft), found
+    (folder / "template.toml").write_text(manifest_text(CONTRACT, found.manifest))
+    (folder / "kernel.cpp").write_text(found.kernel)
+    (template,) = load([tmp_path], kinds=facts(), layouts=("row-major",)).templates
+    assert (template.id, template.language, template.dtypes) == ("rmsnorm/written", "cpp", ("fp32",))
+    assert [one.entry for one in template.launches] == ["f", "g"]
+    assert template.params[0].domain == (8, 16)
+    assert template.source == "// two steps\n"
