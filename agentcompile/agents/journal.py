@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -51,7 +51,15 @@ class Refused:
     """The answers of the attempt; the last one was refused."""
 
 
-Entry = Opened | Node | Refused
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """A person closed the branch that begins at a node: no attempt."""
+
+    kind: Literal["pruned"] = "pruned"
+    node: int
+
+
+Entry = Opened | Node | Refused | Pruned
 
 
 def nodes_of(entries: Sequence[Entry]) -> tuple[Node, ...]:
@@ -61,12 +69,19 @@ def nodes_of(entries: Sequence[Entry]) -> tuple[Node, ...]:
     opened = entries[0]
     assert isinstance(opened, Opened)
     root = Node(id=ROOT, parent=None, ns=opened.reference_ns)
-    return (root, *(entry for entry in entries if isinstance(entry, Node)))
+    pruned = {entry.node for entry in entries if isinstance(entry, Pruned)}
+    grown = (entry for entry in entries if isinstance(entry, Node))
+    return (root, *(replace(node, pruned=True) if node.id in pruned else node for node in grown))
+
+
+def attempts_of(entries: Sequence[Entry]) -> int:
+    """Return how many attempts were made: judged, repeated and refused."""
+    return sum(isinstance(entry, (Node, Refused)) for entry in entries)
 
 
 def spent_of(entries: Sequence[Entry]) -> Usage:
     """Return what all answers of a session used, for the ledger of the process that goes on with it."""
-    logs = [entry.log for entry in entries if not isinstance(entry, Opened)]
+    logs = [entry.log for entry in entries if isinstance(entry, (Node, Refused))]
     return sum((step.usage for log in logs for step in log), Usage())
 
 
@@ -138,11 +153,13 @@ def _check(entries: Sequence[Entry], path: Path) -> None:
         if isinstance(entry, Opened) != (number == 1):
             wrong = "a session is opened once, by the first entry"
         elif isinstance(entry, Node):
-            if entry.id != count or entry.parent not in range(count) or entry.written is None:
+            if entry.id != count or entry.parent not in range(count) or entry.written is None or entry.pruned:
                 wrong = f"node {entry.id} is not the next one of the tree"
             count += 1
         elif isinstance(entry, Refused) and entry.node not in range(count):
             wrong = f"there is no node {entry.node} yet"
+        elif isinstance(entry, Pruned) and entry.node not in range(1, count):
+            wrong = f"node {entry.node} begins no branch"
         if wrong:
             raise AgentCompileError(f"{path}:{number}: {wrong}", hint="begin in another folder")
 

@@ -54,8 +54,9 @@ class Greedy:
     """Always the fastest sound node, which may be the reference."""
 
     def choose(self, nodes: Sequence[Node], seed: int, attempt: int) -> int:
-        """Return the fastest sound node; of equals the first."""
-        return min(nodes, key=lambda node: (node.ns, node.id)).id
+        """Return the fastest sound node of no closed branch; of equals the first."""
+        closed = dead(nodes, failures=len(nodes))
+        return min((node for node in nodes if node.id not in closed), key=lambda node: (node.ns, node.id)).id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

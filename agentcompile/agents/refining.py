@@ -17,7 +17,7 @@ from typing import Protocol
 from agentcompile.advice.client import Unanswered
 from agentcompile.agents.agents import Said
 from agentcompile.agents.answers import Planned, manifest_text, read_draft, read_plan
-from agentcompile.agents.journal import Entry, Opened, Refused, nodes_of, spent_of
+from agentcompile.agents.journal import Entry, Opened, Pruned, Refused, attempts_of, nodes_of, spent_of
 from agentcompile.agents.policies import POLICIES, Chain, FromRoot, Policy, policy_of
 from agentcompile.agents.principles import Principle, dead_ends, relevant
 from agentcompile.agents.prompts import RolePrompt, prompt_of
@@ -85,6 +85,16 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Steering:
+    """What a person asks of a session between two attempts."""
+
+    stop: str = ""
+    """Why it ends now; empty where it goes on."""
+    prune: tuple[int, ...] = ()
+    """Nodes whose branches are closed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What became of a session."""
 
@@ -108,7 +118,7 @@ class Outcome:
     @property
     def attempts(self) -> int:
         """All attempts: judged, repeated and refused."""
-        return len(self.nodes) - 1 + self.refused
+        return attempts_of(self.entries)
 
     @property
     def usage(self) -> Usage:
@@ -153,8 +163,11 @@ def refine(
     *,
     principles: Sequence[Principle] = (),
     clock: Callable[[], float] = time.monotonic,
+    steer: Callable[[], Steering] = Steering,
 ) -> Outcome:
     """Make attempts until a kernel is at the floor, the budget is used up, or nobody answers.
+
+    `steer` is asked before every attempt, and may wait while a person pauses the session.
 
     Raises:
         AgentCompileError: there is no such arm or strategy, the record is of another session (usage), or it cannot be
@@ -163,7 +176,9 @@ def refine(
     session = _Session(_opened(contract, record, settings), judge, team, record, settings, principles)
     end, silences, stopped = clock() + settings.seconds, 0, ""
     while not stopped:
-        stopped = session.over() or (f"{settings.seconds:g} s are over" if clock() >= end else "")
+        asked = steer()
+        session.prune(asked.prune)
+        stopped = asked.stop or session.over() or (f"{settings.seconds:g} s are over" if clock() >= end else "")
         if stopped:
             break
         silent = session.attempt()
@@ -220,7 +235,14 @@ class _Session:
 
     @property
     def _attempts(self) -> int:
-        return len(self._record.entries) - 1
+        return attempts_of(self._record.entries)
+
+    def prune(self, ids: Sequence[int]) -> None:
+        """Close branches; the root, what is closed already and what does not exist are left alone."""
+        for id in dict.fromkeys(ids):
+            if 0 < id < len(self.nodes) and not self.nodes[id].pruned:
+                self._record.append(Pruned(node=id))
+                self.nodes = nodes_of(self._record.entries)
 
     def over(self) -> str:
         """Return why no further attempt is made; empty where one is."""
@@ -236,9 +258,12 @@ class _Session:
 
     def _since_faster(self) -> int:
         """Return the attempts since the fastest kernel; all where there is none."""
-        fastest = best(self.nodes)
-        entries = self._record.entries
-        return len(entries) - 1 - (entries.index(fastest) if fastest is not None else 0)
+        fastest, since = best(self.nodes), 0
+        for entry in reversed(self._record.entries):
+            if isinstance(entry, Node) and fastest is not None and entry.id == fastest.id:
+                break
+            since += attempts_of((entry,))
+        return since
 
     def attempt(self) -> Unanswered | None:
         """Make one attempt, or return why there was no answer."""
@@ -298,7 +323,7 @@ class _Session:
     def _grow(self, parent: int, written: Written, log: tuple[RoleStep, ...]) -> None:
         same = next((one for one in self.nodes if one.settled and one.written == written), None)
         if same is not None:
-            node = replace(same, id=len(self.nodes), parent=parent, log=log, repeats=_origin(same))
+            node = replace(same, id=len(self.nodes), parent=parent, log=log, repeats=_origin(same), pruned=False)
         else:
             node = _node(len(self.nodes), parent, written, self._judge.judge(written), log)
         self._record.append(node)

@@ -55,6 +55,8 @@ class Node:
     log: tuple[RoleStep, ...] = ()
     repeats: int | None = None
     """The node with the same code, whose verdict was taken over; None where it was judged itself."""
+    pruned: bool = False
+    """Whether a person closed the branch that begins here."""
 
     @property
     def sound(self) -> bool:
@@ -102,7 +104,7 @@ def best(nodes: Sequence[Node]) -> Node | None:
 def dead(nodes: Sequence[Node], failures: int = DEAD) -> frozenset[int]:
     """Return the ids of all nodes of dead branches: so many children failed, and nothing below is sound.
 
-    The root begins no dead branch.
+    The root begins no dead branch. A branch that a person closed is dead too.
     """
     failed, alive, found = [0] * len(nodes), [False] * len(nodes), set[int]()
     for node in reversed(nodes):  # children come after their parents
@@ -110,7 +112,7 @@ def dead(nodes: Sequence[Node], failures: int = DEAD) -> frozenset[int]:
             failed[node.parent] += not node.sound
             alive[node.parent] |= node.sound or alive[node.id]
     for node in nodes:
-        ended = failed[node.id] >= failures and not alive[node.id]
+        ended = node.pruned or (failed[node.id] >= failures and not alive[node.id])
         if node.parent is not None and (ended or node.parent in found):
             found.add(node.id)
     return frozenset(found)

@@ -222,7 +222,9 @@ def test_a_draft_becomes_a_folder_that_the_catalog_reads_like_a_person_s(tmp_pat
     params = [{"name": "BLOCK", "domain": [8, 16], "default": 8, "about": "Elements a step."}]
     partial = [{"name": "sums", "dtype": "fp32", "count": "threads * 2", "initial": "undefined"}]
     launch = [{"entry": "f", "arguments": ["x", "sums"]}, {"entry": "g", "arguments": ["norm", "sums", "y"]}]
-    found = read({"manifest": {"launch": launch, "params": params, "workspaces": partial}, "kernel": "void f();\nvoid g();\n"})
+    found = read(
+        {"manifest": {"launch": launch, "params": params, "workspaces": partial}, "kernel": "void f();\nvoid g();\n"}
+    )
     assert isinstance(found, Draft), found
     (folder / "template.toml").write_text(manifest_text(CONTRACT, found.manifest))
     (folder / "kernel.cpp").write_text(found.kernel)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -85,6 +86,14 @@ def test_dead_branches_are_never_chosen() -> None:
 def test_where_everything_else_is_dead_the_root_is_chosen_again() -> None:
     branches = [(0, FAILED)] * 5 + [(at, FAILED) for at in range(1, 6) for _ in range(3)]
     assert chosen(EpsilonGreedy(), tree(*branches)) == {0: MANY}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_branch_that_a_person_closed_is_never_chosen(name: str) -> None:
+    nodes = tree((0, 500), (1, 400), (0, 700), (3, FAILED))
+    closed = (nodes[0], replace(nodes[1], pruned=True), *nodes[2:])
+    assert set(chosen(policy_of(name), closed)) <= {0, 3, 4}
+    assert set(chosen(policy_of(name), [nodes[0], replace(nodes[1], pruned=True)])) == {0}
 
 
 def test_greedy_takes_the_fastest_and_of_equals_the_first() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from agentcompile.advice.client import Unanswered
-from agentcompile.agents.journal import Refused
+from agentcompile.agents.journal import Pruned, Refused
 from agentcompile.agents.prompts import RolePrompt
-from agentcompile.agents.refining import ARMS, LEAST_ROUNDS, Arm, Outcome, Settings, refine, roles_for
+from agentcompile.agents.refining import ARMS, LEAST_ROUNDS, Arm, Outcome, Settings, Steering, refine, roles_for
 from agentcompile.agents.spans import BEGINS, ENDS
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Judged, Written
@@ -222,6 +222,25 @@ def test_no_attempt_begins_after_the_seconds_are_over() -> None:
     )  # fmt: skip
     assert found.stopped == "5 s are over"
     assert found.attempts == 4
+
+
+def test_a_person_stops_and_prunes_between_attempts() -> None:
+    asks = [
+        Steering(),
+        Steering(),
+        Steering(prune=(1, 1, 0, 99)),
+        *[Steering()] * 5,
+        Steering(stop="stopped by a person"),
+    ]
+    record = Memory()
+    found = refine(CONTRACT, Gate(), minds(), record, Settings(), steer=lambda: asks.pop(0))
+    assert found.stopped == "stopped by a person"
+    assert found.attempts == 8
+    assert [entry for entry in found.entries if isinstance(entry, Pruned)] == [Pruned(node=1)]
+    assert [one.id for one in found.nodes if one.pruned] == [1]
+    assert all(one.parent != 1 for one in found.nodes[3:])
+    again = refine(CONTRACT, Gate(), minds(), record, Settings(attempts=8))
+    assert again.nodes == found.nodes
 
 
 def windows(script: Script) -> list[set[int]]:

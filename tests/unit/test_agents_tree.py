@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from agentcompile.agents.journal import Entry, Journal, Opened, Refused, nodes_of, spent_of
+from agentcompile.agents.journal import Entry, Journal, Opened, Pruned, Refused, attempts_of, nodes_of, spent_of
 from agentcompile.agents.tree import (
     Node,
     RoleStep,
@@ -115,7 +116,14 @@ OPENED = Opened(
     contract="c", arm="stark", strategy="greedy", seed=1, floor_ns=1.0, reference_ns=1000.0, incumbent_ns=900.0
 )
 STEP = RoleStep(role="plan", model="m", exchange="e", usage=Usage(calls=1, prompt_tokens=5))
-ENTRIES: list[Entry] = [OPENED, *TREE[1:3], Refused(node=2, reason="prose", log=(STEP, STEP)), *TREE[3:]]
+ENTRIES: list[Entry] = [
+    OPENED,
+    *TREE[1:3],
+    Refused(node=2, reason="prose", log=(STEP, STEP)),
+    *TREE[3:10],
+    Pruned(node=1),
+    TREE[10],
+]
 
 
 def filled(path: Path) -> Path:
@@ -128,7 +136,8 @@ def filled(path: Path) -> Path:
 def test_a_journal_gives_the_same_tree(tmp_path: Path) -> None:
     with Journal(filled(tmp_path / "session" / "journal.jsonl")) as journal:
         assert list(journal.entries) == ENTRIES
-        assert nodes_of(journal.entries) == TREE
+        assert nodes_of(journal.entries) == (TREE[0], replace(TREE[1], pruned=True), *TREE[2:])
+        assert attempts_of(journal.entries) == 11
         assert spent_of(journal.entries).prompt_tokens == 10
     assert nodes_of(()) == ()
     assert len((tmp_path / "session" / "journal.jsonl").read_text().splitlines()) == len(ENTRIES)
@@ -167,7 +176,10 @@ def test_a_line_that_is_no_entry_is_refused_with_its_number(tmp_path: Path, wron
 
 def test_entries_that_are_no_tree_are_refused(tmp_path: Path) -> None:
     lines = filled(tmp_path / "journal").read_bytes().splitlines(keepends=True)
-    for at, kept in enumerate((lines[1:], [*lines[:1], *lines[2:]], [lines[0], *lines])):
+    extra = b'{"kind":"pruned","node":%d}\n'
+    for at, kept in enumerate(
+        ([*lines, extra % 0], [*lines, extra % 99], lines[1:], [*lines[:1], *lines[2:]], [lines[0], *lines])
+    ):
         path = tmp_path / f"wrong{at}"
         path.write_bytes(b"".join(kept))
         with pytest.raises(AgentCompileError):
