@@ -109,7 +109,9 @@ class Script:
         if isinstance(text, Unanswered):
             return text
         usage = Usage(calls=1, prompt_tokens=100, completion_tokens=10)
-        return Said(text=text, model=f"m-{prompt.role}", exchange=digest("test/1", prompt.digest, text), usage=usage)
+        return Said(
+            text=text, model=f"m-{prompt.role}", exchange=digest("test/1", prompt.digest, ascii(text)), usage=usage
+        )
 
     @property
     def roles(self) -> list[Role]:

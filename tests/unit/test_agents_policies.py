@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentcompile.agents.policies import (
     POLICIES,
@@ -20,7 +22,7 @@ from agentcompile.agents.policies import (
     Policy,
     policy_of,
 )
-from agentcompile.agents.tree import Node
+from agentcompile.agents.tree import Node, dead
 from agentcompile.errors import AgentCompileError
 from tests.unit.refined import tree
 
@@ -133,3 +135,17 @@ def test_an_unknown_strategy_names_the_nearest() -> None:
     with pytest.raises(AgentCompileError, match="'mtcs' is no strategy") as caught:
         policy_of("mtcs")
     assert caught.value.hint == "did you mean mcts? strategies: epsilon-greedy, greedy, mcts, evolutionary"
+
+
+ROWS = st.lists(st.tuples(st.integers(0, 1 << 20), st.sampled_from([FAILED, 500.0, 800.0, 1200.0])), max_size=14)
+
+
+@given(rows=ROWS, seed=st.integers(0, 3), attempt=st.integers(1, 30))
+def test_on_any_tree_a_living_node_is_chosen_or_the_root(
+    rows: list[tuple[int, float]], seed: int, attempt: int
+) -> None:
+    nodes = tree(*((parent % at, ns) for at, (parent, ns) in enumerate(rows, 1)))
+    for name, policy in POLICIES.items():
+        id = policy.choose(nodes, seed, attempt)
+        assert 0 <= id < len(nodes)
+        assert name == "greedy" or id not in dead(nodes)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from agentcompile.advice.client import Unanswered
 from agentcompile.agents.journal import Pruned, Refused
@@ -339,3 +341,28 @@ def test_a_prompt_is_asked_for_every_attempt_anew() -> None:
 def test_the_arms_are_the_paper_s() -> None:
     assert list(ARMS) == ["stark", "sampling", "reflexion", "search-only", "agents-only"]
     assert all(isinstance(arm, Arm) and arm.temperatures for arm in ARMS.values())
+
+
+ANSWERS = st.sampled_from(
+    [
+        "", "prose", "{}", "[]", "null", '{"kernel": "k"}', "{" * 3000, "```\n{}\n```", "\ud800", "\0",
+        plan(""), plan("k"), plan(f"{BEGINS}\n{ENDS}"), plan(marked(KERNEL)),
+        draft(KERNEL), draft("// 300\na\nb"), draft("broken"), draft("// 0"), draft("\ud800"), draft("// 500", x=1),
+    ]
+)  # fmt: skip
+
+
+HOSTILE = ["", "\ud800", "{" * 3000, "[]", "null", draft("\ud800"), draft("// 500", x=1), plan(f"{BEGINS}\n{ENDS}")]
+
+
+@example(answers=HOSTILE, arm="stark")
+@example(answers=[plan(""), *HOSTILE], arm="stark")
+@example(answers=HOSTILE, arm="reflexion")
+@example(answers=[plan(""), draft(KERNEL), plan(marked(KERNEL)), draft("// 300\na\nb"), "\ud800"], arm="stark")
+@given(answers=st.lists(st.text(max_size=40) | ANSWERS, min_size=1, max_size=8), arm=st.sampled_from(list(ARMS)))
+def test_whatever_is_answered_every_attempt_is_counted_and_nothing_raises(answers: list[str], arm: str) -> None:
+    count = iter(range(1000))
+    gate = Gate()
+    found = session(Script(lambda prompt, data: answers[next(count) % len(answers)]), gate, arm=arm, attempts=9)
+    assert found.attempts == 9 == len(gate.judged) + found.refused + found.repeated
+    assert len({one.digest for one in gate.judged}) == len(gate.judged)

@@ -137,6 +137,14 @@ def test_an_answer_that_is_too_long_is_recorded_as_refused_and_a_dead_server_is_
     assert not got.final
 
 
+def test_half_a_surrogate_pair_is_recorded_as_another_character(tmp_path: Path) -> None:
+    team = Team(agents({"plan": Wires(lambda data: "a\ud800")}), Ledger(CEILINGS), Cassette(tmp_path))
+    said = team.ask(question("plan"))
+    assert isinstance(said, Said)
+    assert said.text == "a?"
+    assert len(Cassette(tmp_path).exchanges) == 1
+
+
 def test_over_a_real_connection(tmp_path: Path) -> None:
     """A server that knows no schema, answers with ten megabytes, is cut off, and then behaves."""
     good = completion(plan("k"))
