@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from agentcompile.advice.answer import AnswerError, answer_of, read_answer
 from agentcompile.advice.exchange import Answered, Exchange, Rung
-from agentcompile.advice.ledger import Booking, Ledger
+from agentcompile.advice.ledger import Booking, Ledger, Price
 from agentcompile.advice.prompt import Prompt
 from agentcompile.advice.wire import Ask, Reply, Wire, WireError
 from agentcompile.events import AdviserCalled, AdviserReplied, Emit, silent
@@ -69,12 +69,14 @@ class Requester:
         emit: Emit = silent,
         sleep: Callable[[float], object] = time.sleep,
         numbers: Iterator[int] | None = None,
+        price: Price | None = None,
     ) -> None:
         """Create one; `emit` is told of a request before it is made, and may raise to prevent it, and after.
 
-        Those that emit to the same run share their `numbers`, by which its calls are told apart.
+        `price` is the model's own, where it is not that of the ledger's ceilings. Those that emit to the same run share
+        their `numbers`, by which its calls are told apart.
         """
-        self._wire, self._ledger = wire, ledger
+        self._wire, self._ledger, self._price = wire, ledger, price
         self._emit, self._sleep = emit, sleep
         self._rung = 0
         self._numbers = numbers if numbers is not None else itertools.count(1)
@@ -128,7 +130,7 @@ class Requester:
 
     def _call(self, request: Request, rung: Rung) -> Reply | Unanswered:
         system = request.system + (_FENCE if rung == "text" else "")
-        booking = self._ledger.book(len(system) + len(request.user))
+        booking = self._ledger.book(len(system) + len(request.user), self._price)
         if isinstance(booking, str):
             return Unanswered(reason=f"a ceiling is reached: {booking}", final=True)
         with self._lock:

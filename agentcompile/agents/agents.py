@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from agentcompile.advice.client import Request, Requester, Unanswered
 from agentcompile.advice.exchange import Cassette, Exchange, Rung
-from agentcompile.advice.ledger import Ledger
+from agentcompile.advice.ledger import Ledger, Price
 from agentcompile.advice.wire import Reply, Wire
 from agentcompile.agents.answers import UNREADABLE
 from agentcompile.agents.prompts import RolePrompt
@@ -34,6 +34,8 @@ class Agent:
     """None for one that answers from the record alone."""
     temperature: float | None = None
     """None leaves it to the server."""
+    price: Price | None = None
+    """What its tokens cost; None where that is as the ledger's ceilings say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class Team:
         self._agents, self._ledger, self._cassette = agents, ledger, cassette
         numbers = itertools.count(1)
         self._requesters = {
-            role: Requester(agent.wire, ledger, emit=emit, sleep=sleep, numbers=numbers)
+            role: Requester(agent.wire, ledger, emit=emit, sleep=sleep, numbers=numbers, price=agent.price)
             for role, agent in agents.items()
             if agent.wire is not None
         }

@@ -16,6 +16,7 @@ from typing import Protocol
 from agentcompile.agents.tree import DEAD, ROOT, Node, children, dead, expandable, leaderboard
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import digest
+from agentcompile.search.settings import with_settings
 
 
 class Policy(Protocol):
@@ -142,19 +143,21 @@ POLICIES: Mapping[str, Policy] = {
 """Policies by the name that `--strategy` takes; the first is the default."""
 
 
-def policy_of(name: str) -> Policy:
-    """Return the policy with that name.
+def policy_of(text: str) -> Policy:
+    """Return the policy of `text`: a name, or a name and settings such as ``epsilon-greedy:epsilon=0.3``.
 
     Raises:
-        AgentCompileError: there is no such policy (usage); the hint has the nearest.
+        AgentCompileError: there is no such policy or setting, or its value is not one (usage); the hint has the
+            nearest.
     """
+    name, _, settings = text.partition(":")
     if name not in POLICIES:
         near = difflib.get_close_matches(name, list(POLICIES), n=1)
         meant = f"did you mean {near[0]}? " if near else ""
         raise AgentCompileError(
             f"--strategy: {name[:80]!r} is no strategy of agents", hint=f"{meant}strategies: {', '.join(POLICIES)}"
         )
-    return POLICIES[name]
+    return with_settings(name, POLICIES[name], settings) if settings else POLICIES[name]
 
 
 def _throttled(nodes: Sequence[Node], roots: int) -> frozenset[int]:

@@ -8,14 +8,16 @@ from __future__ import annotations
 import importlib.resources
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from agentcompile.agents.tree import Node, children
 from agentcompile.catalog.decode import from_toml, read_text
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Contract, WrittenLanguage
 from agentcompile.ir.cleaning import clean
+from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 
 FILE = "principles.toml"
@@ -113,6 +115,27 @@ def dead_ends(nodes: Sequence[Node], contract: Contract, device: str) -> tuple[P
         for text, ratios in found.items()
         if text and all(ratio < 1 / SLOWER for ratio in ratios)
     )
+
+
+def merged(principles: Sequence[Principle], found: Sequence[Principle]) -> tuple[Principle, ...]:
+    """Return a library with what a session found: evidence on an idea that it has already is added to that."""
+    kept = {(one.text, one.dead_end): one for one in principles}
+    for one in found:
+        known = kept.get((one.text, one.dead_end), replace(one, languages=(), evidence=()))
+        kept[one.text, one.dead_end] = replace(
+            known,
+            languages=tuple(dict.fromkeys((*known.languages, *one.languages))),
+            evidence=tuple(dict.fromkeys((*known.evidence, *one.evidence))),
+        )
+    return tuple(kept.values())
+
+
+def library_text(principles: Sequence[Principle]) -> str:
+    """Return the text of a library's file."""
+    import tomli_w
+
+    table: Any = encode(Library(version=VERSION, principles=tuple(principles)))
+    return tomli_w.dumps(table, multiline_strings=False)
 
 
 def principle_data(one: Principle) -> Json:

@@ -134,6 +134,10 @@ def test_an_unknown_strategy_names_the_nearest() -> None:
     assert policy_of("epsilon-greedy") == EpsilonGreedy(epsilon=0.35, roots=5, failures=3)
     with pytest.raises(AgentCompileError, match="'mtcs' is no strategy") as caught:
         policy_of("mtcs")
+    assert policy_of("mcts:branching=2,exploration=0.5") == Mcts(branching=2, exploration=0.5)
+    for wrong in ("greedy:epsilon=1", "mcts:branching=0", "epsilon-greedy:epsilon=much"):
+        with pytest.raises(AgentCompileError, match="--strategy"):
+            policy_of(wrong)
     assert caught.value.hint == "did you mean mcts? strategies: epsilon-greedy, greedy, mcts, evolutionary"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.agents.principles import Evidence, Principle, dead_ends, library, relevant
+from agentcompile.agents.principles import Evidence, Principle, dead_ends, library, library_text, merged, relevant
 from agentcompile.errors import AgentCompileError
 from tests.unit.refined import CONTRACT, node
 
@@ -98,3 +98,17 @@ def test_a_dead_end_holds_no_source() -> None:
     assert len(one.text) == 400
     assert (one.dead_end, one.languages, one.evidence[0].kind) == (True, ("cpp",), "rmsnorm")
     assert one.revalidate_if
+
+
+def test_what_a_session_refuted_is_added_to_a_library_once(tmp_path: Path) -> None:
+    tree = (node(0, None, 1000.0), node(1, 0, math.inf, "fails"), node(2, 0, 1500.0, "slower"))
+    own = [*library(), *dead_ends(tree[:2], CONTRACT, "a")]
+    once = merged(own, dead_ends(tree, CONTRACT, "a"))
+    assert [one.text for one in once] == [one.text for one in own] + ["slower"]
+    assert merged(once, dead_ends(tree, CONTRACT, "a")) == once
+    more = merged(once, dead_ends(tree, replace(CONTRACT, language="cuda"), "b"))
+    assert [one.device for one in more[-1].evidence] == ["a", "b"]
+    assert more[-1].languages == ("cpp", "cuda")
+    path = tmp_path / "principles.toml"
+    path.write_text(library_text(more))
+    assert library(path) == more

@@ -112,6 +112,19 @@ def test_a_ceiling_ends_the_asking_and_counts_over_a_resume(tmp_path: Path, ceil
     assert isinstance(resumed.ask(question("plan", attempt)), Unanswered)
 
 
+def test_each_model_has_its_own_price(tmp_path: Path) -> None:
+    wire = Wires(answer)
+    minds: dict[Role, Agent] = {
+        "plan": Agent(model="dear", wire=wire, price=(10.0, 100.0)),
+        "code": Agent(model="usual", wire=wire),
+    }
+    ledger = Ledger(replace(CEILINGS, price=(1.0, 2.0)))
+    team = Team(minds, ledger, Cassette(tmp_path))
+    costs = [said.usage.microdollars for role in minds if isinstance(said := team.ask(question(role)), Said)]
+    assert costs == [100 * 10 + 10 * 100, 100 * 1 + 10 * 2]
+    assert team.spent.microdollars == sum(costs)
+
+
 class Broken:
     """A transport that fails."""
 
