@@ -105,6 +105,11 @@ class Ledger:
             self._spent += usage
             return Booking(usage=usage, answer_tokens=answer, timeout_s=timeout_s, at_s=self._clock(), price=price)
 
+    def add(self, used: Usage) -> None:
+        """Count what a call used that this ledger did not book, such as one of a process that was killed."""
+        with self._lock:
+            self._spent += used
+
     def settle(self, booking: Booking, used: Usage | None) -> Usage:
         """Replace a call's booking with what it used, and return that; None for `used` counts the booked tokens.
 

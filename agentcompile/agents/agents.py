@@ -63,6 +63,7 @@ class Team:
     ) -> None:
         """Create a team that looks answers up in `cassette` and keeps new ones there."""
         self._agents, self._ledger, self._cassette = agents, ledger, cassette
+        self._counted = set[str]()
         numbers = itertools.count(1)
         self._requesters = {
             role: Requester(agent.wire, ledger, emit=emit, sleep=sleep, numbers=numbers, price=agent.price)
@@ -94,6 +95,10 @@ class Team:
                 return got
             found = got
             self._cassette.keep(found)
+        elif agent.wire is not None and found.digest not in self._counted:
+            # It was asked for before the process was killed, and is not in the session's journal yet.
+            self._ledger.add(found.usage)
+        self._counted.add(found.digest)
         return Said(text=found.answer, model=found.model, exchange=found.digest, usage=found.usage)
 
     def _recorded(self, prompt: RolePrompt, agent: Agent) -> Exchange | None:

@@ -76,6 +76,8 @@ def test_a_recorded_answer_is_not_asked_for_again_unless_the_model_is_another(tm
         team = Team({"plan": Agent(model=model, wire=wire)}, Ledger(CEILINGS), Cassette(tmp_path))
         assert isinstance(team.ask(question("plan")), Said)
         assert len(wire.asks) == calls
+        assert isinstance(team.ask(question("plan")), Said)
+        assert team.spent.calls == 1, "what was asked before counts too, but once"
         assert all(ask.temperature is None for ask in wire.asks)
 
 
