@@ -1,4 +1,4 @@
-"""Asks a language model about regions, with several request formats, retries and spending limits.
+"""Asks a language model, about regions or anything else, with several request formats, retries and spending limits.
 
 A server without JSON schema support is asked for plain JSON, one without either for a text with one fenced block;
 `answer.py` decodes all three. Each call is booked before it is made. The result is an answer or a reason.
@@ -6,19 +6,23 @@ A server without JSON schema support is asked for plain JSON, one without either
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from agentcompile.advice.answer import AnswerError, answer_of, read_answer
 from agentcompile.advice.exchange import Answered, Exchange, Rung
-from agentcompile.advice.ledger import Booking, Ledger
+from agentcompile.advice.ledger import Booking, Ledger, Price
 from agentcompile.advice.prompt import Prompt
 from agentcompile.advice.wire import Ask, Reply, Wire, WireError
 from agentcompile.events import AdviserCalled, AdviserReplied, Emit, silent
 from agentcompile.ir.advice import Usage
+from agentcompile.ir.digest import Json
 
+T = TypeVar("T")
 RUNGS: tuple[Rung, ...] = ("json_schema", "json_object", "text")
 ATTEMPTS = 3
 """Calls in one request format while the server answers that it is busy."""
@@ -36,42 +40,62 @@ class Unanswered:
     """The reason why there is no advice."""
 
     reason: str
+    answered: bool = False
+    """Whether the server did answer, with what is no text or is too long."""
+    final: bool = False
+    """Whether asking again is of no use: a ceiling is reached, or the server refuses."""
 
 
-class Client:
-    """A client of one server for one run; `ask` may be called from several threads at once."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a model is asked, whatever the request format."""
+
+    system: str
+    user: str
+    schema: dict[str, Json] | None = None
+    """Schema of the answer; None for that of advice."""
+    temperature: float | None = None
+    """None leaves it to the server."""
+
+
+class Requester:
+    """Makes the requests to one server in one run; `ask` may be called from several threads at once."""
 
     def __init__(
         self,
         wire: Wire,
-        model: str,
         ledger: Ledger,
         *,
         emit: Emit = silent,
         sleep: Callable[[float], object] = time.sleep,
-        answered_by: str = "",
+        numbers: Iterator[int] | None = None,
+        price: Price | None = None,
     ) -> None:
-        """Create a client; `emit` is told of a request before it is made, and may raise to prevent it, and after."""
-        self._wire, self._model, self._ledger = wire, model, ledger
-        self._emit, self._sleep, self._answered_by = emit, sleep, answered_by
+        """Create one; `emit` is told of a request before it is made, and may raise to prevent it, and after.
+
+        `price` is the model's own, where it is not that of the ledger's ceilings. Those that emit to the same run share
+        their `numbers`, by which its calls are told apart.
+        """
+        self._wire, self._ledger, self._price = wire, ledger, price
+        self._emit, self._sleep = emit, sleep
         self._rung = 0
-        self._number = 0
+        self._numbers = numbers if numbers is not None else itertools.count(1)
         self._refused = ""
         self._lock = threading.Lock()
 
-    def ask(self, prompt: Prompt) -> Answered | Unanswered:
-        """Ask about the regions of `prompt`, one request format after another until an answer can be read."""
+    def ask(self, request: Request, read: Callable[[Reply, Rung], T]) -> T | Unanswered:
+        """Ask in one request format after another until `read` returns; it raises `AnswerError` to try the next."""
         reason = ""
         rung = self._rung
         while rung < len(RUNGS):
-            got = self._attempts(prompt, RUNGS[rung])
+            got = self._attempts(request, RUNGS[rung])
             if isinstance(got, Unanswered):
                 return got
             if isinstance(got, str):
                 reason = got
             else:
                 try:
-                    return self._answered(got, prompt, RUNGS[rung])
+                    return read(got, RUNGS[rung])
                 except AnswerError as error:
                     reason = str(error)
                     if got.cut_off:
@@ -79,31 +103,14 @@ class Client:
             rung += 1
             with self._lock:  # so that later requests start with this format
                 self._rung = rung = max(rung, min(self._rung, len(RUNGS)))
-        return Unanswered(reason=reason or "the server knows no way of asking")
+        return Unanswered(reason=reason or "the server knows no way of asking", final=True)
 
-    def _answered(self, reply: Reply, prompt: Prompt, rung: Rung) -> Answered:
-        found = answer_of(reply.text, fenced=rung == "text")
-        if not isinstance(found, dict) or not isinstance(found.get("regions"), list):
-            raise AnswerError("no list of regions")
-        exchange = Exchange(
-            keys={asked.id: asked.key for asked in prompt.asked},
-            model=self._model,
-            answered_by=self._answered_by or reply.model,
-            rung=rung,
-            system=prompt.system,
-            user=prompt.user,
-            answer=reply.text,
-            usage=reply.usage or Usage(),
-            at_ms=int(time.time() * 1000),
-        )
-        return Answered(exchange=exchange, reading=read_answer(found, prompt, self._model))
-
-    def _attempts(self, prompt: Prompt, rung: Rung) -> Reply | Unanswered | str:
+    def _attempts(self, request: Request, rung: Rung) -> Reply | Unanswered | str:
         """Return a reply, `Unanswered` when no advice can be had, or why this request format does not work."""  # noqa: DOC501
         for attempt in range(1, ATTEMPTS + 1):
             if self._refused:
-                return Unanswered(reason=self._refused)
-            got = self._call(prompt, rung)
+                return Unanswered(reason=self._refused, final=True)
+            got = self._call(request, rung)
             if isinstance(got, Unanswered):
                 return got
             if got.status == 200:
@@ -121,21 +128,22 @@ class Client:
             self._sleep(wait_s)
         raise AssertionError("every attempt returns")
 
-    def _call(self, prompt: Prompt, rung: Rung) -> Reply | Unanswered:
-        system = prompt.system + (_FENCE if rung == "text" else "")
-        booking = self._ledger.book(len(system) + len(prompt.user))
+    def _call(self, request: Request, rung: Rung) -> Reply | Unanswered:
+        system = request.system + (_FENCE if rung == "text" else "")
+        booking = self._ledger.book(len(system) + len(request.user), self._price)
         if isinstance(booking, str):
-            return Unanswered(reason=f"a ceiling is reached: {booking}")
+            return Unanswered(reason=f"a ceiling is reached: {booking}", final=True)
         with self._lock:
-            self._number += 1
-            number = self._number
+            number = next(self._numbers)
         self._emit(AdviserCalled(call=number, booked=booking.usage, way=rung))
         ask = Ask(
             system=system,
-            user=prompt.user,
+            user=request.user,
             rung=rung,
             answer_tokens=booking.answer_tokens,
             timeout_s=booking.timeout_s,
+            schema=request.schema,
+            temperature=request.temperature,
         )
         try:
             reply = self._wire.send(ask)
@@ -143,7 +151,7 @@ class Client:
             # A failed call may have been charged for nevertheless.
             used = None if error.sent else Usage()
             self._settle(number, booking, used, str(error))
-            return Unanswered(reason=str(error))
+            return Unanswered(reason=str(error), answered=error.answered)
         used = reply.usage if reply.status == 200 else Usage()
         self._settle(number, booking, used, f"status {reply.status}")
         return reply
@@ -151,3 +159,43 @@ class Client:
     def _settle(self, number: int, booking: Booking, used: Usage | None, result: str) -> None:
         taken = self._ledger.settle(booking, used)
         self._emit(AdviserReplied(call=number, booked=booking.usage, used=taken, result=result))
+
+
+class Client:
+    """A client of one server for one run; `ask` may be called from several threads at once."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        model: str,
+        ledger: Ledger,
+        *,
+        emit: Emit = silent,
+        sleep: Callable[[float], object] = time.sleep,
+        answered_by: str = "",
+    ) -> None:
+        """Create a client; `emit` is told of a request before it is made, and may raise to prevent it, and after."""
+        self._requester = Requester(wire, ledger, emit=emit, sleep=sleep)
+        self._model, self._answered_by = model, answered_by
+
+    def ask(self, prompt: Prompt) -> Answered | Unanswered:
+        """Ask about the regions of `prompt`, one request format after another until an answer can be read."""
+        request = Request(system=prompt.system, user=prompt.user)
+        return self._requester.ask(request, lambda reply, rung: self._answered(reply, prompt, rung))
+
+    def _answered(self, reply: Reply, prompt: Prompt, rung: Rung) -> Answered:
+        found = answer_of(reply.text, fenced=rung == "text")
+        if not isinstance(found, dict) or not isinstance(found.get("regions"), list):
+            raise AnswerError("no list of regions")
+        exchange = Exchange(
+            keys={asked.id: asked.key for asked in prompt.asked},
+            model=self._model,
+            answered_by=self._answered_by or reply.model,
+            rung=rung,
+            system=prompt.system,
+            user=prompt.user,
+            answer=reply.text,
+            usage=reply.usage or Usage(),
+            at_ms=int(time.time() * 1000),
+        )
+        return Answered(exchange=exchange, reading=read_answer(found, prompt, self._model))

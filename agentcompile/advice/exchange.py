@@ -36,7 +36,7 @@ class Exchange:
 
     format: int = FORMAT
     keys: dict[str, str]
-    """Key of each region's question, by the region's id in the prompt."""
+    """Key of each question that it answers, by its name: the region's id in a prompt for advice, or an agent's role."""
     model: str
     """Model name that was requested."""
     answered_by: str = ""
@@ -104,6 +104,10 @@ class Cassette:
         except AnswerError:
             reading = Reading(advice={})
         return Answered(exchange=exchange, reading=reading)
+
+    def get(self, key: str) -> Exchange | None:
+        """Return the exchange that answers the question with that key; None when there is none."""
+        return self._by_key.get(key)
 
     def keep(self, exchange: Exchange) -> None:
         """Write an exchange to the folder, whole or not at all.

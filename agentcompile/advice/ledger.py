@@ -17,9 +17,13 @@ from agentcompile.ir.advice import Usage
 LEAST_ANSWER = 512
 """Fewest tokens that must be left for an answer."""
 MOST_ANSWER = 8192
-"""Most tokens of an answer."""
+"""Most tokens of an answer, where nothing else is said."""
 _CHARACTERS = 3
 """Fewest characters a token in our prompts, so that a booking errs on the high side."""
+
+
+Price = tuple[float, float]
+"""Dollars for a million tokens of prompt, and of answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +33,12 @@ class Ceilings:
     calls: int = 8
     tokens: int = 200_000
     microdollars: int = 0
+    answer: int = MOST_ANSWER
+    """Most tokens of one answer."""
     seconds: float = 600.0
     """Seconds from the first call to the last answer."""
-    price: tuple[float, float] = (0.0, 0.0)
-    """Dollars for a million tokens of prompt, and of answer."""
-
-    def cost(self, prompt_tokens: int, completion_tokens: int) -> int:
-        """Return the price in microdollars; a dollar for a million tokens is a microdollar for each."""
-        return round(prompt_tokens * self.price[0] + completion_tokens * self.price[1])
+    price: Price = (0.0, 0.0)
+    """What tokens cost of a model that has no price of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class Booking:
     timeout_s: float
     at_s: float
     """Time of the booking on the ledger's clock."""
+    price: Price
 
 
 class Ledger:
@@ -75,14 +78,18 @@ class Ledger:
         """Return the seconds that are left for asking."""
         return self.ceilings.seconds - self._before_s - (self._clock() - self._begin)
 
-    def book(self, characters: int) -> Booking | str:
-        """Book a call with a prompt of that many characters; return which limit forbids it, as text, where one does."""
+    def book(self, characters: int, price: Price | None = None) -> Booking | str:
+        """Book a call with a prompt of that many characters; return which limit forbids it, as text, where one does.
+
+        `price` is the model's own, where it is not that of the ceilings.
+        """
         most, prompt = self.ceilings, characters // _CHARACTERS + 1
+        price = most.price if price is None else price
         with self._lock:
             left = most.tokens - self._spent.tokens - prompt
-            answer = min(left, MOST_ANSWER)
+            answer = min(left, most.answer)
             usage = Usage(calls=1, prompt_tokens=prompt, completion_tokens=max(answer, 0))
-            usage = replace(usage, microdollars=most.cost(usage.prompt_tokens, usage.completion_tokens))
+            usage = replace(usage, microdollars=_cost(usage, price))
             if self._spent.calls >= most.calls:
                 return f"{self._spent.calls} of {most.calls} calls are made"
             if answer < LEAST_ANSWER:
@@ -96,7 +103,12 @@ class Ledger:
             if timeout_s <= 0:
                 return f"{most.seconds:g} s are spent"
             self._spent += usage
-            return Booking(usage=usage, answer_tokens=answer, timeout_s=timeout_s, at_s=self._clock())
+            return Booking(usage=usage, answer_tokens=answer, timeout_s=timeout_s, at_s=self._clock(), price=price)
+
+    def add(self, used: Usage) -> None:
+        """Count what a call used that this ledger did not book, such as one of a process that was killed."""
+        with self._lock:
+            self._spent += used
 
     def settle(self, booking: Booking, used: Usage | None) -> Usage:
         """Replace a call's booking with what it used, and return that; None for `used` counts the booked tokens.
@@ -104,10 +116,15 @@ class Ledger:
         The returned seconds are those that no other call was counted for.
         """
         tokens = used or booking.usage
-        cost = self.ceilings.cost(tokens.prompt_tokens, tokens.completion_tokens)
+        cost = _cost(tokens, booking.price)
         with self._lock:
             now = self._clock()
             seconds, self._counted_s = now - max(booking.at_s, self._counted_s), now
             taken = replace(tokens, calls=1, microdollars=cost, seconds=seconds)
             self._spent = self._spent + taken - booking.usage
         return taken
+
+
+def _cost(usage: Usage, price: Price) -> int:
+    """Return what tokens cost in microdollars; a dollar for a million tokens is a microdollar for each."""
+    return round(usage.prompt_tokens * price[0] + usage.completion_tokens * price[1])

@@ -57,10 +57,10 @@ def prompt_of(questions: Sequence[Question]) -> Prompt:
         "regions": [region(one) for one in asked],
     }
     system = _system(_ROUND if any(question.round for question in questions) else _FOCUS)
-    return Prompt(asked=asked, system=system, user=_text(told))
+    return Prompt(asked=asked, system=system, user=readable(told))
 
 
-def _text(told: Json) -> str:
+def readable(told: Json) -> str:
     """Return readable JSON: a line for each value, but lists of plain values on one line.
 
     The text is ASCII only, so that no character looks like another.

@@ -32,12 +32,13 @@ OPENAI = "https://api.openai.com/v1"
 class WireError(Exception):
     """No readable response; the message is the reason, without the key.
 
-    `sent` is True when the server may have seen the request, and its operator may charge for it.
+    `sent` is True when the server may have seen the request, and its operator may charge for it; `answered` when it did
+    answer, with something that is no text or is too long.
     """
 
-    def __init__(self, reason: str, *, sent: bool = True) -> None:
+    def __init__(self, reason: str, *, sent: bool = True, answered: bool = False) -> None:
         super().__init__(reason)
-        self.sent = sent
+        self.sent, self.answered = sent, answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,10 @@ class Ask:
     rung: Rung
     answer_tokens: int
     timeout_s: float
+    schema: dict[str, Json] | None = None
+    """Schema of the answer; None for that of advice."""
+    temperature: float | None = None
+    """Temperature of the sampling; None leaves it to the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +112,8 @@ class OpenAIWire:
                 max_completion_tokens=ask.answer_tokens,
                 timeout=openai.Timeout(ask.timeout_s, connect=min(CONNECT_S, ask.timeout_s)),
                 extra_headers={"accept-encoding": "identity"},
-                **_format(ask.rung),
+                **_format(ask),
+                **({} if ask.temperature is None else {"temperature": ask.temperature}),
             )
             return self._reply(int(response.status_code), bytes(response.content))
         except openai.APIStatusError as error:
@@ -157,7 +163,8 @@ class OpenAIWire:
         try:
             text = body.decode()
         except UnicodeDecodeError as error:
-            raise WireError(f"byte 0x{body[error.start]:02x} of the response is not UTF-8") from error
+            what = f"byte 0x{body[error.start]:02x} of the response is not UTF-8"
+            raise WireError(what, answered=True) from error
         try:
             found = json.loads(text)
             choice = found["choices"][0]
@@ -167,7 +174,7 @@ class OpenAIWire:
         content = message.get("content") if isinstance(message, dict) else None
         if not isinstance(content, str):
             what = "a tool call" if isinstance(message, dict) and message.get("tool_calls") else "no text"
-            raise WireError(f"answered with {what}")
+            raise WireError(f"answered with {what}", answered=True)
         return Reply(
             status=status,
             text=self._hidden(content.encode(errors="replace").decode()),
@@ -196,10 +203,10 @@ def needs_openai() -> None:
         )
 
 
-def _format(rung: Rung) -> dict[str, Any]:
-    match rung:
+def _format(ask: Ask) -> dict[str, Any]:
+    match ask.rung:
         case "json_schema":
-            schema = {"name": "advice", "strict": True, "schema": answer_schema()}
+            schema = {"name": "advice", "strict": True, "schema": answer_schema() if ask.schema is None else ask.schema}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
         case "json_object":
             return {"response_format": {"type": "json_object"}}
@@ -214,42 +221,44 @@ def answer_schema() -> dict[str, Json]:
     schema have that subset in common. `answer.py` checks every limit and trusts no schema.
     """
     text: Json = {"type": "string"}
-    label = _object({"text": text, "rationale": text})
-    ranked = _object({"candidate": text, "rationale": text})
+    label = object_of({"text": text, "rationale": text})
+    ranked = object_of({"candidate": text, "rationale": text})
     value: Json = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
-    hint = _object({"template": text, "param": text, "values": _list(value), "rationale": text})
+    hint = object_of({"template": text, "param": text, "values": list_of(value), "rationale": text})
     name: Json = {"type": ["string", "null"]}
     change: Json = {"type": "string", "enum": ["template", "parameter", "step"]}
-    steps = _list(_object({"change": change, "name": name, "value": value}))
+    steps = list_of(object_of({"change": change, "name": name, "value": value}))
     # Servers write the keys in this order: the diagnosis comes first, because the rest follows from it.
-    region = _object(
+    region = object_of(
         {
             "region": text,
-            "diagnosis": _object({"limit": text, "evidence": text, "attainable_us": {"type": ["number", "null"]}}),
+            "diagnosis": object_of({"limit": text, "evidence": text, "attainable_us": {"type": ["number", "null"]}}),
             "label": label,
-            "claims": _list(_claim(row.says for row in CLAIMS if row.topic == "semantic")),
-            "ranking": _list(ranked),
-            "sequences": _list(_object({"start": text, "steps": steps, "rationale": text})),
-            "hints": _list(hint),
-            "risks": _list(_claim(row.says for row in CLAIMS if row.topic != "semantic")),
+            "claims": list_of(_claim(row.says for row in CLAIMS if row.topic == "semantic")),
+            "ranking": list_of(ranked),
+            "sequences": list_of(object_of({"start": text, "steps": steps, "rationale": text})),
+            "hints": list_of(hint),
+            "risks": list_of(_claim(row.says for row in CLAIMS if row.topic != "semantic")),
         }
     )
-    return _object({"regions": _list(region)})
+    return object_of({"regions": list_of(region)})
 
 
 def _claim(says: Iterable[str]) -> Json:
     nullable: Json = {"type": ["string", "null"]}
     text: Json = {"type": "string"}
-    return _object(
+    return object_of(
         {"says": {"type": "string", "enum": [*says]}, "template": nullable, "value": nullable, "rationale": text}
     )
 
 
-def _list(items: Json) -> Json:
+def list_of(items: Json) -> Json:
+    """Return the schema of a list whose items have that schema."""
     return {"type": "array", "items": items}
 
 
-def _object(properties: dict[str, Json]) -> dict[str, Json]:
+def object_of(properties: dict[str, Json]) -> dict[str, Json]:
+    """Return the schema of an object that has all these keys and no other."""
     return {
         "type": "object",
         "properties": properties,
@@ -267,7 +276,7 @@ def _bounded(stream: Any, end: float) -> Any:
             for chunk in stream:
                 size += len(chunk)
                 if size > MOST_BYTES:
-                    raise WireError(f"a response of more than {MOST_BYTES} bytes")
+                    raise WireError(f"a response of more than {MOST_BYTES} bytes", answered=True)
                 if time.monotonic() > end:
                     raise WireError("the response came too slowly")
                 yield chunk

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.search.annealing import Annealing
-from agentcompile.search.course import Course, Explorer
+from agentcompile.search.course import Explorer
 from agentcompile.search.descent import Descent
 from agentcompile.search.evolutionary import Evolutionary
 from agentcompile.search.exhaustive import Exhaustive
@@ -23,6 +21,7 @@ from agentcompile.search.halving import Halving
 from agentcompile.search.llm_rounds import LlmRounds
 from agentcompile.search.mcts import Mcts
 from agentcompile.search.random_order import RandomOrder
+from agentcompile.search.settings import with_settings
 from agentcompile.search.step import Move, StepStrategy, StepTask, StepTrial
 from agentcompile.search.strategy import Budget, Proposal, RegionStrategy, SearchTask, Strategy
 
@@ -70,35 +69,7 @@ def strategy_of(text: str, strategies: Mapping[str, SearchMethod] = STRATEGIES) 
         return found
     if not isinstance(found.regions, Explorer):
         raise AgentCompileError(f"--strategy: {name} has no settings", hint=f"--strategy {name}")
-    return dataclasses.replace(found, regions=Explorer(_set(name, found.regions.course, settings)))
-
-
-def _set(name: str, course: Any, settings: str) -> Course:
-    """Return `course` with the values of ``key=value,…``.
-
-    Raises:
-        AgentCompileError: the strategy has no such setting, or the value is no number of its kind (usage).
-    """
-    known = {field.name: getattr(course, field.name) for field in dataclasses.fields(course)}
-    values: dict[str, float] = {}
-    for part in settings.split(","):
-        key, _, value = part.partition("=")
-        if key not in known:
-            hint = f"settings of {name}: {', '.join(known)}"
-            raise AgentCompileError(f"--strategy {name}: {key[:80]!r} is no setting", hint=hint)
-        whole = isinstance(known[key], int)
-        try:
-            number = int(value) if whole else float(value)
-        except ValueError:
-            number = math.nan
-        if not whole <= number <= 1_000_000:
-            wanted = "a whole number, at least 1" if whole else "a number, at least 0"
-            raise AgentCompileError(
-                f"--strategy {name}: {key}={value[:40]} is not {wanted}", hint=f"its default: {key}={known[key]}"
-            )
-        values[key] = number
-    changed: Course = dataclasses.replace(course, **values)
-    return changed
+    return dataclasses.replace(found, regions=Explorer(with_settings(name, found.regions.course, settings)))
 
 
 __all__ = [

@@ -21,6 +21,7 @@ PLANTED = {
     ),
     "the search may not judge": ("proposers", "agentcompile/search/planted.py", "import agentcompile.measure"),
     "the adviser may not check": ("proposers", "agentcompile/advice/planted.py", "import agentcompile.check"),
+    "the agents may not judge": ("proposers", "agentcompile/agents/planted.py", "import agentcompile.worker.launch"),
     "the vocabulary may not import torch": ("vocabulary", "agentcompile/ir/planted.py", "import torch"),
     "the events may not import rich": ("vocabulary", "agentcompile/events.py", "import rich"),
     "a worker may not import pydantic": (

@@ -1,0 +1,162 @@
+"""Principles: rules and dead ends without source, each with what was measured, and until when it holds.
+
+In: a library, and the tree of a session. Out: what an agent is shown for a contract, and the session's refuted ideas.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from agentcompile.agents.tree import Node, children
+from agentcompile.catalog.decode import from_toml, read_text
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.attempt import Contract, WrittenLanguage
+from agentcompile.ir.cleaning import clean
+from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import Json
+
+FILE = "principles.toml"
+VERSION = 1
+SLOWER = 1.02
+"""Times of the parent above which an idea that runs counts as refuted."""
+SHOWN = 24
+"""Most principles that one question shows."""
+_LONGEST = 400
+_REFUTED = "the region's shapes, the machine or the kernel that it changes are others"
+_CODE = ("{", "}", ";", "```", "#include")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One measurement: where, and the time without the idea divided by the time with it."""
+
+    kind: str
+    """The region's kind."""
+    device: str
+    ratio: float
+    """Above 1 it was faster; 0 where no kernel with it passed the gates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principle:
+    """A rule to follow, or with `dead_end` an idea that failed or was slower."""
+
+    text: str
+    languages: tuple[WrittenLanguage, ...]
+    """The languages of the targets that it is about."""
+    dead_end: bool
+    revalidate_if: str
+    """What must have changed before it is measured again."""
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """The file of principles."""
+
+    version: int
+    principles: tuple[Principle, ...]
+
+
+def library(path: Path | None = None) -> tuple[Principle, ...]:
+    """Return the principles of a file; without a path, of the one that comes with the package.
+
+    Raises:
+        AgentCompileError: the file is none of principles, or has a newer version (usage); it names file and key.
+    """
+    if path is None:
+        with importlib.resources.as_file(importlib.resources.files("agentcompile.agents") / FILE) as own:
+            return library(own)
+    found = from_toml(Library, read_text(path), file=str(path))
+    if found.version > VERSION:
+        raise AgentCompileError(
+            f"{path}: version: {found.version} is newer than the {VERSION} that this agentcompile reads",
+            hint="install a newer agentcompile",
+        )
+    for at, one in enumerate(found.principles):
+        wrong = "" if one.text.strip() else "text: it is empty"
+        wrong = wrong or ("" if one.evidence else "evidence: a principle needs a measurement")
+        wrong = wrong or ("" if one.revalidate_if.strip() else "revalidate_if: it is empty")
+        if wrong:
+            raise AgentCompileError(f"{path}: principles[{at}].{wrong}", hint="say it, or take the principle away")
+    return found.principles
+
+
+def relevant(principles: Sequence[Principle], contract: Contract) -> tuple[Principle, ...]:
+    """Return the principles for a contract's language, those that were measured on its kind of region first."""
+    own = [one for one in principles if contract.language in one.languages]
+    own.sort(key=lambda one: all(found.kind != contract.kind for found in one.evidence))
+    return tuple(own[:SHOWN])
+
+
+def dead_ends(nodes: Sequence[Node], contract: Contract, device: str) -> tuple[Principle, ...]:
+    """Return the ideas that a session refuted: instructions whose every attempt failed or was slower than its parent.
+
+    An attempt that failed and was mended counts with the time of what it became.
+    """
+    found = dict[str, list[float]]()
+    for node in nodes:
+        if node.instruction and node.parent is not None:
+            ratio = nodes[node.parent].ns / _became(nodes, node)
+            found.setdefault(_text(node.instruction), []).append(ratio if math.isfinite(ratio) else 0.0)
+    return tuple(
+        Principle(
+            text=text,
+            languages=(contract.language,),
+            dead_end=True,
+            revalidate_if=_REFUTED,
+            evidence=(Evidence(kind=contract.kind, device=device, ratio=round(max(ratios), 3)),),
+        )
+        for text, ratios in found.items()
+        if text and all(ratio < 1 / SLOWER for ratio in ratios)
+    )
+
+
+def merged(principles: Sequence[Principle], found: Sequence[Principle]) -> tuple[Principle, ...]:
+    """Return a library with what a session found: evidence on an idea that it has already is added to that."""
+    kept = {(one.text, one.dead_end): one for one in principles}
+    for one in found:
+        known = kept.get((one.text, one.dead_end), replace(one, languages=(), evidence=()))
+        kept[one.text, one.dead_end] = replace(
+            known,
+            languages=tuple(dict.fromkeys((*known.languages, *one.languages))),
+            evidence=tuple(dict.fromkeys((*known.evidence, *one.evidence))),
+        )
+    return tuple(kept.values())
+
+
+def library_text(principles: Sequence[Principle]) -> str:
+    """Return the text of a library's file."""
+    import tomli_w
+
+    table: Any = encode(Library(version=VERSION, principles=tuple(principles)))
+    return tomli_w.dumps(table, multiline_strings=False)
+
+
+def principle_data(one: Principle) -> Json:
+    """Return a principle as a prompt shows it."""
+    return {
+        "text": one.text,
+        "dead_end": one.dead_end,
+        "evidence": [[found.kind, found.device, found.ratio] for found in one.evidence],
+        "revalidate_if": one.revalidate_if,
+    }
+
+
+def _became(nodes: Sequence[Node], node: Node) -> float:
+    """Return the time of a node, or, where it failed, the least of those that mended it."""
+    if node.sound:
+        return node.ns
+    mended = [one for one in children(nodes, node.id) if not one.instruction]
+    return min((_became(nodes, one) for one in mended), default=math.inf)
+
+
+def _text(instruction: str) -> str:
+    """Return an instruction without the lines that look like source."""
+    lines = [line for line in instruction.splitlines() if not any(mark in line for mark in _CODE)]
+    return clean(" ".join(" ".join(lines).split()), _LONGEST)

@@ -1,0 +1,114 @@
+"""The library of principles, what is relevant, and how an idea is refuted."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentcompile.agents.principles import Evidence, Principle, dead_ends, library, library_text, merged, relevant
+from agentcompile.errors import AgentCompileError
+from tests.unit.refined import CONTRACT, node
+
+GOOD = """\
+version = 1
+[[principles]]
+text = "Read once."
+languages = ["cpp"]
+dead_end = false
+revalidate_if = "never"
+evidence = [{ kind = "linear", device = "a", ratio = 1.5 }]
+"""
+
+
+def test_the_library_that_comes_along_is_readable_and_holds_no_source() -> None:
+    found = library()
+    assert {language for one in found for language in one.languages} == {"cpp", "cuda", "triton"}
+    for one in found:
+        assert one.evidence
+        assert not set("{};") & set(one.text)
+        slower = all(measured.ratio < 1 for measured in one.evidence)
+        assert one.dead_end == slower, one.text
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("dead_end = false", "dead_end = 0"), "dead_end: 0 is not true or false"),
+        (('["cpp"]', '["rust"]'), "rust"),
+        (("text =", "title ="), "title"),
+        (("ratio = 1.5", 'ratio = "fast"'), "ratio"),
+        (('[{ kind = "linear", device = "a", ratio = 1.5 }]', "[]"), "principles.0.\\.evidence"),
+        (('"Read once."', '" "'), "principles.0.\\.text: it is empty"),
+        (('"never"', '""'), "principles.0.\\.revalidate_if: it is empty"),
+        (("version = 1", "version = 2"), "version: 2 is newer"),
+        (("version = 1", "version ="), "not TOML"),
+    ],
+)
+def test_a_wrong_library_is_refused_with_its_key(tmp_path: Path, change: tuple[str, str], reason: str) -> None:
+    path = tmp_path / "principles.toml"
+    path.write_text(GOOD)
+    assert len(library(path)) == 1
+    assert change[0] in GOOD
+    path.write_text(GOOD.replace(*change))
+    with pytest.raises(AgentCompileError, match=reason):
+        library(path)
+
+
+def principle(kind: str, language: str = "cpp") -> Principle:
+    evidence = (Evidence(kind=kind, device="d", ratio=1.1),)
+    return Principle(text=kind, languages=(language,), dead_end=False, revalidate_if="r", evidence=evidence)  # type: ignore[arg-type]
+
+
+def test_those_of_the_language_are_relevant_and_those_of_the_kind_come_first() -> None:
+    found = relevant([principle("linear"), principle("rmsnorm", "cuda"), principle("rmsnorm")], CONTRACT)
+    assert [one.text for one in found] == ["rmsnorm", "linear"]
+    assert relevant(library(), replace(CONTRACT, language="triton"))
+
+
+def texts(*nodes: object) -> list[tuple[str, float]]:
+    root = node(0, None, 1000.0)
+    return [(one.text, one.evidence[0].ratio) for one in dead_ends((root, *nodes), CONTRACT, "Test CPU")]  # type: ignore[arg-type]
+
+
+def test_an_idea_whose_attempts_failed_or_were_slower_is_a_dead_end() -> None:
+    assert texts(node(1, 0, math.inf, "fails")) == [("fails", 0.0)]
+    assert texts(node(1, 0, 1100.0, "slower")) == [("slower", 0.909)]
+    assert texts(node(1, 0, 1019.0, "as fast")) == [], "within 2 %"
+    assert texts(node(1, 0, 900.0, "faster")) == []
+    assert texts(node(1, 0, 1100.0, "both"), node(2, 0, 900.0, "both")) == []
+    assert texts(node(1, 0, 800.0, "good"), node(2, 1, 900.0, "worse than its parent")) == [
+        ("worse than its parent", 0.889)
+    ]
+
+
+def test_an_attempt_that_was_mended_counts_as_what_it_became() -> None:
+    assert texts(node(1, 0, math.inf, "idea"), node(2, 1, math.inf), node(3, 2, 900.0)) == []
+    assert texts(node(1, 0, math.inf, "idea"), node(2, 1, 1500.0)) == [("idea", 0.667)]
+
+
+def test_a_dead_end_holds_no_source() -> None:
+    assert texts(node(1, 0, math.inf, "Unroll by 4:\n  for (int i = 0; i < n; i += 4) {\n}\nand prefetch."))[0] == (
+        "Unroll by 4: and prefetch.", 0.0
+    )  # fmt: skip
+    assert texts(node(1, 0, math.inf, "x = y;")) == []
+    (one,) = dead_ends((node(0, None, 1000.0), node(1, 0, math.inf, "i" * 4000)), CONTRACT, "Test CPU")
+    assert len(one.text) == 400
+    assert (one.dead_end, one.languages, one.evidence[0].kind) == (True, ("cpp",), "rmsnorm")
+    assert one.revalidate_if
+
+
+def test_what_a_session_refuted_is_added_to_a_library_once(tmp_path: Path) -> None:
+    tree = (node(0, None, 1000.0), node(1, 0, math.inf, "fails"), node(2, 0, 1500.0, "slower"))
+    own = [*library(), *dead_ends(tree[:2], CONTRACT, "a")]
+    once = merged(own, dead_ends(tree, CONTRACT, "a"))
+    assert [one.text for one in once] == [one.text for one in own] + ["slower"]
+    assert merged(once, dead_ends(tree, CONTRACT, "a")) == once
+    more = merged(once, dead_ends(tree, replace(CONTRACT, language="cuda"), "b"))
+    assert [one.device for one in more[-1].evidence] == ["a", "b"]
+    assert more[-1].languages == ("cpp", "cuda")
+    path = tmp_path / "principles.toml"
+    path.write_text(library_text(more))
+    assert library(path) == more
