@@ -28,6 +28,7 @@ ELSEWHERE = {
     "Past": ("validate",),
     "Ready": ("worker",),
     "weighed": ("validate",),
+    "Judge": ("ir", "refine", "agents"),
 }
 """Packages in which a name has another meaning, of its own."""
 PHRASES = (
