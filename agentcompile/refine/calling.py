@@ -47,6 +47,20 @@ MANIFEST_KEYS: Mapping[str, str] = {
     "dtype": "leave it out",
 }
 """Every key of a manifest, and what it takes."""
+_LAUNCH: Mapping[str, str] = {
+    "entry": "the function's name; it must not be a name of the head",
+    "arguments": "port families and workspaces, each once, in the order of the struct's members",
+    "in_place": "optional pairs [output, activation] that may share a buffer: a thread reads its part before it writes "
+    "there, and no other thread reads what it writes",
+}
+_DEVICE: Mapping[str, str] = {
+    "grid": "one to three expressions: blocks",
+    "block": "one to three expressions: threads of a block",
+    "shared_bytes": "CUDA C++ alone: an expression, dynamic shared memory of a block in bytes",
+    "cluster": "CUDA C++ alone: blocks of a cluster, as expressions; leave it out for none",
+    "pdl": "true for a launch that may start before the one before it ends",
+    "early": "arguments that a launch with pdl reads before it waits",
+}
 _EXPRESSIONS = "whole numbers, names, + - * // %, comparisons, and or not, x if c else y, min max ceil_div round_up"
 _ALWAYS = [
     "every port family of the region is an argument of some launch, and every workspace too",
@@ -86,7 +100,7 @@ _FORBIDDEN: dict[WrittenLanguage, list[Json]] = {
         f"headers other than {', '.join(f'<{name}>' for name in HEADERS)}, and #include of quoted names",
         "heap, files, threads, processes, sockets, signals, environment, exit and abort, thread_local, goto, dlopen",
         "std:: containers, streams, threads, atomics and strings; new and delete; exceptions and RTTI",
-        "`extern` other than the definition of an entry; using-declarations of std; constructors of globals",
+        "`extern` other than the definition of an entry; using-declarations of std",
         "assembly that leaves the kernel (call, jmp, syscall, ret) or reads clocks, random numbers or the core",
         "attributes that run code or replace functions; pragmas but unroll, ivdep, omp simd, GCC optimize or target",
         "## in macros, trigraphs, digraphs, raw strings",
@@ -177,13 +191,14 @@ arguments = [{arguments}]{"" if language == "cpp" else _GEOMETRY}
     return {
         "files": ["template.toml", KERNEL_FILES[language]],
         "keys": dict(MANIFEST_KEYS),
+        "launch_keys": {**_LAUNCH, **({} if language == "cpp" else _DEVICE)},
         "expressions": _EXPRESSIONS,
         "example": text,
     }
 
 
 def forbidden(language: WrittenLanguage) -> list[Json]:
-    """Return what the static check refuses in a kernel's text."""
+    """Return what a kernel's text must not hold; most of it the static check refuses by name."""
     return list(_FORBIDDEN[language])
 
 
