@@ -39,22 +39,33 @@ def variant(written: Written) -> str:
 
 
 def read(written: Written, kind: str, language: WrittenLanguage, dtype: str) -> Template | tuple[Finding, ...]:
-    """Return the template that the texts make as a folder of their own, or why they make none.
+    """Return the template that the texts make for regions of `dtype`, or why they make none."""
+    made = read_all(written, kind, language)
+    templates = [one for one in made if isinstance(one, Template)]
+    if not templates:
+        return tuple(one for one in made if isinstance(one, Finding))
+    return next((one for one in templates if dtype in one.dtypes), templates[0])
 
-    The part that serves `dtype` is returned. The folder stands alone: it can include nothing of other templates.
+
+def read_all(
+    written: Written, kind: str, language: WrittenLanguage, name: str = ""
+) -> tuple[Template, ...] | tuple[Finding, ...]:
+    """Return the templates that the texts make as a folder of their own called `name`, or why they make none.
+
+    The folder stands alone: it includes nothing of other templates. There are several templates where dtypes have
+    tables of their own.
     """
     if found := tuple(_texts(written)):
         return found
     with tempfile.TemporaryDirectory(prefix="written-") as root:
-        folder = Path(root) / kind / variant(written)
+        folder = Path(root) / kind / (name or variant(written))
         folder.mkdir(parents=True)
-        (folder / MANIFEST).write_text(written.manifest, encoding="utf-8")
-        (folder / KERNEL_FILES[language]).write_text(written.kernel, encoding="utf-8")
+        (folder / MANIFEST).write_bytes(written.manifest.encode())
+        (folder / KERNEL_FILES[language]).write_bytes(written.kernel.encode())
         try:
-            made = load([Path(root)], kinds=kinds(), layouts=LAYOUTS).templates
+            return load([Path(root)], kinds=kinds(), layouts=LAYOUTS).templates
         except AgentCompileError as error:
             return (finding("manifest", f"{error.message.replace(f'{Path(root).name}/', '')}; {error.hint}"),)
-    return next((one for one in made if dtype in one.dtypes), made[0])
 
 
 def finding(rule: str, text: str) -> Finding:
