@@ -15,6 +15,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.jobs import Baseline, EvaluationJob, Evaluator, Prepared
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.attempt import Contract, Judged, Written
+from agentcompile.ir.cleaning import clean
 from agentcompile.ir.digest import Json
 from agentcompile.ir.scope import region_dtype
 from agentcompile.ir.template import Params, Template
@@ -22,7 +23,7 @@ from agentcompile.ir.trial import Disturbed, Finding, Measured, Rejected, Verdic
 from agentcompile.measure import POLICY, Timing, contrast, usual_ns, verdict_of
 from agentcompile.refine import feedback
 from agentcompile.refine.incumbent import Bar
-from agentcompile.refine.points import finding, legal_points, read
+from agentcompile.refine.points import LINE, finding, legal_points, read
 from agentcompile.space import OutsideError, Space
 from agentcompile.system.store import Store
 from agentcompile.tuning.floors import Floors
@@ -30,6 +31,8 @@ from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.tasks import TuneTask
 
 _Point = tuple[Params, Verdict]
+_FINDINGS = 40
+"""The most findings that a verdict keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +195,6 @@ class RegionJudge:
         return Judged(verdict=verdict, ns=ns, feedback=told)
 
     def _refused(self, findings: Sequence[Finding]) -> Judged:
-        verdict = Rejected(findings=tuple(findings))
+        verdict = Rejected(findings=tuple(replace(one, text=clean(one.text, LINE)) for one in findings[:_FINDINGS]))
         told = feedback.told(verdict, self._task.region, self._contract.floor_ns, self._bar.times)
         return Judged(verdict=verdict, feedback=told)

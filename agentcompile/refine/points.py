@@ -29,7 +29,7 @@ MOST_POINTS = 4
 """The most points that are judged beside the default."""
 _TRIED = 64
 """The most points that are looked at to find these."""
-_LINE = 600
+LINE = 600
 """The most characters of one finding."""
 
 
@@ -70,7 +70,7 @@ def read_all(
 
 def finding(rule: str, text: str) -> Finding:
     """Return an error of a written template; its text is cleaned and cut."""
-    return Finding(rule=rule, severity="error", text=clean(text, _LINE))
+    return Finding(rule=rule, severity="error", text=clean(text, LINE))
 
 
 def _texts(written: Written) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from agentcompile.catalog.manifest import Manifest
 from agentcompile.evaluation.evaluator import EvaluationJob
-from agentcompile.ir.attempt import Judged, Written
+from agentcompile.ir.attempt import Judged, Written, WrittenLanguage
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import canonical
 from agentcompile.ir.template import Template
@@ -24,6 +24,7 @@ from agentcompile.refine.contract import contract_of
 from agentcompile.refine.incumbent import Bar
 from agentcompile.refine.judging import RegionJudge
 from agentcompile.refine.points import MAX_MANIFEST_CHARACTERS, MOST_POINTS, legal_points, read
+from agentcompile.tuning.tasks import TuneTask
 from tests.cpu.written import CEILING, KERNEL, MANIFEST, SLOW, task
 from tests.unit.fakes import linear_region, target
 
@@ -38,9 +39,9 @@ class NothingBuilds:
         return ((job, BuildFailed(log=f"{job.source.text[-200:]}")) for job in jobs)
 
 
-def judged(made: Written) -> Judged:
-    contract = contract_of(ASKED, "cpp", CEILING, SLOW)
-    return RegionJudge(ASKED, contract, NothingBuilds(), Bar(times=SLOW)).judge(made)  # type: ignore[arg-type]
+def judged(made: Written, asked: TuneTask = ASKED, language: WrittenLanguage = "cpp") -> Judged:
+    contract = contract_of(asked, language, CEILING, SLOW)
+    return RegionJudge(asked, contract, NothingBuilds(), Bar(times=SLOW)).judge(made)  # type: ignore[arg-type]
 
 
 def template(manifest: str, kernel: str = KERNEL) -> Template:
@@ -49,9 +50,9 @@ def template(manifest: str, kernel: str = KERNEL) -> Template:
     return found
 
 
-def fails_well(made: Written) -> Verdict:
+def fails_well(made: Written, asked: TuneTask = ASKED, language: WrittenLanguage = "cpp") -> Verdict:
     """The verdict, which is a refusal or a failed build, with feedback that JSON can hold."""
-    found = judged(made)
+    found = judged(made, asked, language)
     assert isinstance(found.verdict, (Rejected, BuildFailed)), found
     assert found.ns == math.inf
     assert len(canonical(found.feedback)) < 50_000
@@ -156,6 +157,52 @@ def test_a_hostile_manifest_is_refused(manifest: str) -> None:
 @pytest.mark.parametrize("kernel", ["\ud800", KERNEL + "\0", "x" * 10_000_000, '#include "gemv.h"\n' + KERNEL, ""])
 def test_a_hostile_kernel_is_refused(kernel: str) -> None:
     assert isinstance(fails_well(Written(manifest=MANIFEST, kernel=kernel)), Rejected)
+
+
+GPU = target(kind="cuda", device="H100", arch="sm_90a", isa=(), threads=132, toolchain="nvrtc 13.0")
+ON_GPU = task(REGION, target=GPU)
+TRITON = MANIFEST.replace('"cpp"', '"triton"') + 'grid = ["rows"]\nblock = ["128"]\n'
+CUDA = TRITON.replace('"triton"', '"cuda"')
+HEAD = "@triton.jit\ndef matvec(x, w, y):\n    "
+
+
+@pytest.mark.parametrize("count", [100, 400, 1000, 5000, 100_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda n: HEAD + "x" + ".b" * n + "()",
+        lambda n: HEAD + "x" + "()" * n,
+        lambda n: HEAD + "x = " + "-" * n + "1",
+        lambda n: HEAD + "x = 1" + " + 1" * n,
+        lambda n: HEAD + "pass\nx = 1" + "\nx = 1" * n,
+        lambda n: HEAD + "x = " + "[" * n,
+        lambda n: HEAD + "pass\nX = tl.constexpr(" + "9" * n + ")",
+    ],
+    ids=["attributes", "calls", "minus", "sum", "statements", "brackets", "digits"],
+)
+def test_no_nested_text_of_triton_raises(text: Callable[[int], str], count: int) -> None:
+    fails_well(Written(manifest=TRITON, kernel=text(count)), ON_GPU, "triton")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ('block = ["128"]', 'block = ["4096"]', "geometry"),
+        ('block = ["128"]', "", "geometry"),
+        ('grid = ["rows"]', 'grid = ["0"]', "geometry"),
+        ('grid = ["rows"]', 'grid = ["rows // (rows - rows)"]', "geometry"),
+        ('grid = ["rows"]', 'grid = ["rows"]\nshared_bytes = 1000000', "geometry"),
+        ('grid = ["rows"]', 'grid = ["rows"]\ncluster = ["1 // 0"]', "geometry"),
+        ('grid = ["rows"]', 'grid = ["rows", "rows", "rows", "rows"]', "geometry"),
+    ],
+)
+def test_a_launch_that_cannot_be_started_is_refused_before_a_compiler_runs(old: str, new: str, rule: str) -> None:
+    kernel = 'extern "C" __global__ void matvec(const __grid_constant__ matvec_args a) {}\n'
+    assert isinstance(fails_well(Written(manifest=CUDA, kernel=kernel), ON_GPU, "cuda"), BuildFailed)
+    assert old in CUDA
+    found = fails_well(Written(manifest=CUDA.replace(old, new), kernel=kernel), ON_GPU, "cuda")
+    assert isinstance(found, Rejected)
+    assert {one.rule for one in found.findings if one.severity == "error"} == {rule}
 
 
 def test_a_finding_names_key_and_remedy_and_no_path_of_the_machine() -> None:
