@@ -47,6 +47,12 @@ class _Timed:
     """The incumbent's time in these rounds, PyTorch's where there is none."""
 
 
+def admissible(judged: Judged) -> bool:
+    """Return whether a kernel passed every gate and is surely faster than the incumbent."""
+    told = judged.feedback
+    return isinstance(judged.verdict, Measured) and isinstance(told, dict) and told.get("admissible") is True
+
+
 class RegionJudge:
     """The gates of one region, for one thread at a time; it implements `ir.attempt.Judge`."""
 
@@ -188,6 +194,7 @@ class RegionJudge:
         told = feedback.told(verdict, region, self._contract.floor_ns, times)
         told |= {"params": dict(job.candidate.params), "points": feedback.points(found)}
         told |= {"beside_incumbent": beside, "accepted": accepted, "confirmed": confirmed}
+        told["admissible"] = bool(accepted and isinstance(beside, dict) and beside["comparison"] == "FASTER")
         if self._store is not None:
             toolchain = self._task.space.target.toolchain
             told["resources"] = feedback.resources(resources_of(job.source, self._store, toolchain))
