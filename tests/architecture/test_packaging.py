@@ -79,3 +79,9 @@ def test_the_sample_checkpoint_travels_with_the_wheel(installed: Path, repositor
     sample = repository / "bench" / "models" / "sample"
     kept = {path.name for path in sample.glob("*.json")} | {path.name for path in sample.glob("*.safetensors")}
     assert {path.name for path in (installed / "agentcompile/bench/models/sample").glob("*")} >= kept
+
+
+def test_the_tasks_travel_with_the_wheel(installed: Path, repository: Path) -> None:
+    tasks = {path.name for path in (repository / "bench" / "tasks").glob("*.*")}
+    assert {"README.md", "softmax.py"} <= tasks
+    assert {path.name for path in (installed / "agentcompile/bench/tasks").glob("*.*")} == tasks
