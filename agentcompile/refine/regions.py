@@ -18,13 +18,13 @@ from agentcompile.events import Emit, silent
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.attempt import Contract, Judged, Written, WrittenLanguage
 from agentcompile.ir.region import Region
-from agentcompile.ir.trial import Measured, Trial
+from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
 from agentcompile.refine.contract import LANGUAGES, contract_of
 from agentcompile.refine.incumbent import Bar, bar_of
 from agentcompile.refine.judging import RegionJudge
 from agentcompile.refine.promote import machine_of
-from agentcompile.refine.provenance import Provenance
+from agentcompile.refine.provenance import Provenance, provenance_for
 from agentcompile.space import Space
 from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.machine_trials import MachineTrials
@@ -57,27 +57,17 @@ class OpenedRegion:
         Raises:
             AgentCompileError: it was not measured (usage).
         """
-        if not isinstance(judged.verdict, Measured):
-            text = f"{self.task.region.name}: a kernel that is {judged.verdict.kind} cannot be promoted"
-            raise AgentCompileError(text, hint="promote a node that was measured")
-        found = judged.verdict.measurement
-        params = judged.feedback.get("params") if isinstance(judged.feedback, dict) else None
-        times = {
-            "kernel": found.median_ns,
-            "pytorch": found.baseline_ns,
-            "incumbent": round(self.contract.incumbent_ns),
-            "floor": round(self.contract.floor_ns),
-        }
-        return Provenance(
-            task=self.task.region.name,
-            contract=self.contract.digest,
+        return provenance_for(
+            self.task.region.name,
+            self.contract.digest,
+            written,
+            judged,
             node=node,
             models=models,
             exchanges=exchanges,
-            times_ns=times,
-            params={k: v for k, v in params.items() if isinstance(v, (int, str))} if isinstance(params, dict) else {},
+            incumbent_ns=self.contract.incumbent_ns,
+            floor_ns=self.contract.floor_ns,
             machine=machine_of(self.here.target),
-            written=written.digest,
         )
 
 
