@@ -108,6 +108,12 @@ class Team:
         self._counted.add(found.digest)
         return Said(text=found.answer, model=found.model, exchange=found.digest, usage=found.usage)
 
+    def close(self) -> None:
+        """End all connections."""
+        for agent in self._agents.values():
+            if agent.wire is not None:
+                agent.wire.close()
+
     def _recorded(self, prompt: RolePrompt, agent: Agent) -> Exchange | None:
         found = self._cassette.get(prompt.digest)
         if agent.wire is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -93,8 +93,11 @@ def _worked(
 ) -> tuple[Outcome, Listener]:
     """Open the region, make the attempts, and show what came of them."""
     language = _language(asked.language)
-    team = Listener(team_of(options, asked, folder.path, emit, spent))
-    with flow.region(options, asked.region, language, emit, fenced=not asked.unsafe) as region:
+    with (
+        closing(team_of(options, asked, folder.path, emit, spent)) as agents,
+        flow.region(options, asked.region, language, emit, fenced=not asked.unsafe) as region,
+    ):
+        team = Listener(agents)
         target = region.target
         emit(RunStarted(model=options.model, target=target, options=options.digest, version=__version__))
         if folder.subject() is None:
@@ -199,7 +202,7 @@ def _silence(team: Listener, outcome: Outcome) -> str:
 
 def _asked_line(region: OpenRegion, options: Options) -> str:
     subject = region.subject
-    times = f"pytorch {duration(subject.reference_ns)}, {subject.incumbent} {duration(subject.incumbent_ns)}"
+    times = f"pytorch {duration(subject.reference_ns)}, to beat {duration(subject.incumbent_ns)} ({subject.incumbent})"
     floor = f", floor {duration(subject.floor_ns)}" if subject.floor_ns > 0 else ""
     return f"region     {subject.region} of {Path(options.model).name} in {subject.language}: {times}{floor}"
 
