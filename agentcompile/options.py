@@ -246,6 +246,16 @@ def automation(environ: Mapping[str, str] | None = None) -> str:
     return "CI" if environ.get("CI", "").lower() not in ("", "0", "false") else ""
 
 
+_PASSED_ON = re.compile(r"PATH|LANG|LC_\w+|TZ|LD_LIBRARY_PATH|(CUDA|NVIDIA|OMP|GOMP|KMP|MKL|OPENBLAS|ATEN|DNNL)_\w+")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+
+
+def passed_on(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that confined processes get: paths, languages and settings of numeric libraries."""
+    environ = os.environ if environ is None else environ
+    return {name: environ[name] for name in environ if _PASSED_ON.fullmatch(name) and not _SECRET.search(name)}
+
+
 def visible_devices(environ: Mapping[str, str] | None = None) -> str | None:
     """Return `CUDA_VISIBLE_DEVICES`: None when unset, which hides nothing; an empty text hides every GPU."""
     return (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")

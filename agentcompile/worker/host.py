@@ -88,6 +88,10 @@ class Host:
         """Measure the machine's roofline limits."""
         return measure_ceiling(self._executor, self._setup)
 
+    def furnish(self) -> None:
+        """Build every kernel of our own that requests need."""
+        Probes(self._executor, self._setup)
+
     def alive(self) -> bool:
         """Return whether a kernel that is known to be right gives its answer on every thread."""
         return alive(self._executor, self._setup)

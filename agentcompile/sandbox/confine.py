@@ -1,0 +1,348 @@
+"""Puts a process, or a program that is started for it, behind a fence, by every method that works on this machine.
+
+Landlock and seccomp must work; namespaces are added where they do. All of it holds until the process ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.sandbox import landlock, namespaces, seccomp
+from agentcompile.sandbox import syscalls as sys_
+from agentcompile.sandbox.fence import Fence
+
+_LAUNCHER = Path(__file__).with_name("__main__.py")
+_LOOK_S = 0.02
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_DIE_WITH_PARENT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """One way to confine a process, and why it does not work here; `needed` without it nothing is confined."""
+
+    name: str
+    needed: bool
+    problem: str = ""
+
+    @property
+    def works(self) -> bool:
+        """Whether this machine has it."""
+        return not self.problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """How a program ended, its exit code or minus its signal, and what it said."""
+
+    status: int
+    log: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooLong:
+    """The program outlasted its wall time, in seconds, and was killed with all that it started."""
+
+    limit_s: float
+
+
+def methods() -> tuple[Method, ...]:
+    """Return the methods that there are, each with its problem on this machine."""
+    return (
+        Method(name="landlock", needed=True, problem=landlock.available()),
+        Method(name="seccomp", needed=True, problem=seccomp.available()),
+        Method(name="namespaces", needed=False, problem=namespaces.available()),
+    )
+
+
+def require() -> None:
+    """Check that what confining needs works here.
+
+    Raises:
+        AgentCompileError: it does not (environment); the message names what is missing.
+    """
+    missing = [f"{name}: {why}" for name, why in _needed() if why]
+    if missing:
+        raise AgentCompileError(
+            f"code that nobody has read cannot be confined on this machine: {'; '.join(missing)}",
+            exit_code=ExitCode.ENVIRONMENT,
+            hint="use Linux 5.13 or later with Landlock and seccomp, or run it unconfined with --unsafe",
+        )
+
+
+def _needed() -> Iterator[tuple[str, str]]:
+    yield "landlock", landlock.available()
+    yield "seccomp", seccomp.available()
+
+
+def confine(fence: Fence) -> None:
+    """Confine this process for ever; it has one thread now, and has loaded what it needs from elsewhere.
+
+    Its environment is emptied, and its working directory becomes its scratch, or the root.
+
+    Raises:
+        AgentCompileError: a method that is needed does not work (environment).
+    """
+    require()
+    try:
+        other, disk = _moved(namespaces.ALL, fence)
+        seal(replace(fence, writable=fence.writable if disk else fence.writable[1:]), other, forget=True)
+    except OSError as error:
+        raise AgentCompileError(
+            f"this process cannot be confined: {error}",
+            exit_code=ExitCode.ENVIRONMENT,
+            hint="agentcompile doctor says what works here; --unsafe runs it unconfined",
+        ) from error
+
+
+def _moved(kinds: int, fence: Fence) -> tuple[int | None, bool]:
+    """Enter namespaces where that works; return the user to become (None: no namespaces), and if the scratch stands."""
+    try:
+        other = namespaces.enter(kinds)
+    except OSError:
+        return None, not fence.private
+    if not fence.private:
+        return other, True
+    try:
+        namespaces.own_disk(fence.writable[0], fence.disk_bytes)
+    except OSError:
+        return other, False
+    return other, True
+
+
+def seal(fence: Fence, other: int | None, *, forget: bool = False) -> None:
+    """Set limits, become user `other` of the namespaces that were entered (None: of none), and close the fence.
+
+    Raises:
+        OSError: the kernel refuses a part.
+    """
+    if forget:
+        _forget_environment()
+        os.chdir(fence.writable[0] if fence.writable else "/")
+        # The kernel's folder of this process is known by its node, which lives as long as somebody has it open.
+        os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)
+    _limit(fence, counted=other is not None)
+    if other is not None:
+        namespaces.become(other)
+    landlock.restrict(fence)
+    devices = len(fence.devices) > 1
+    seccomp.install(seccomp.rules(pid=os.getpid(), programs=bool(fence.executable), devices=devices))
+
+
+def settle() -> None:
+    """Close the fence further, once a worker's threads have their cores: from now on only its main thread moves."""
+    seccomp.install(seccomp.placing(os.getpid()))
+
+
+def _limit(fence: Fence, *, counted: bool) -> None:
+    """Set limits that cannot be raised; processes are `counted` apart from others' in a user namespace alone."""
+    fixed = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: fence.file_bytes,
+        resource.RLIMIT_NOFILE: 512,
+        resource.RLIMIT_MSGQUEUE: 0,
+        resource.RLIMIT_RTPRIO: 0,
+    }
+    if counted:
+        fixed[resource.RLIMIT_NPROC] = fence.processes
+    if fence.cpu_s:
+        fixed[resource.RLIMIT_CPU] = fence.cpu_s
+    if fence.memory_bytes:  # not address space, which PyTorch reserves
+        fixed[resource.RLIMIT_DATA] = _private_bytes() + fence.memory_bytes
+    for kind, most in fixed.items():
+        hard = resource.getrlimit(kind)[1]
+        limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (limit, limit))
+
+
+def _private_bytes() -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _forget_environment() -> None:
+    """Empty the environment, and overwrite the text that the kernel and `/proc/self/environ` still show."""
+    sys_.libc().clearenv()
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        words = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        begin, end = int(words[47]), int(words[48])
+        if 0 < begin < end:
+            ctypes.memset(begin, 0, end - begin)
+
+
+def contained(argv: Sequence[str], fence: Fence) -> list[str]:
+    """Return a command that runs `argv` behind `fence`: a small process enters it, then becomes the program."""
+    words = json.dumps(asdict(fence))
+    return [sys.executable, "-I", "-S", str(_LAUNCHER), words, *argv]
+
+
+def run(argv: Sequence[str], fence: Fence, *, folder: Path) -> Run | TooLong:
+    """Run a program behind `fence` in `folder`, without input and with an environment that names its scratch alone.
+
+    It is killed when it outlasts the fence's wall time, and with SIGXFSZ when its scratch grows too large.
+
+    Raises:
+        AgentCompileError: it cannot be confined (environment).
+        OSError: it does not start.
+    """
+    require()
+    environment = {"PATH": _PATH, "LANG": "C.UTF-8", "HOME": str(folder), "TMPDIR": str(folder)}
+    begin, full = time.monotonic(), False
+    with (folder / "log").open("w+b") as log:
+        process = subprocess.Popen(
+            contained(argv, fence), cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+        try:
+            while (status := _ended(process)) is None:
+                full = _size(fence.writable) > fence.disk_bytes
+                if full or (fence.wall_s and time.monotonic() - begin > fence.wall_s):
+                    break
+        finally:
+            if process.poll() is None:
+                _kill_all(process.pid)
+                process.wait()
+        log.seek(0)
+        said = log.read(1 << 20)
+    if full:
+        return Run(status=-signal.SIGXFSZ, log=said)
+    return TooLong(limit_s=fence.wall_s) if status is None else Run(status=status, log=said)
+
+
+def apart(work: Callable[[], None], fence: Fence) -> int | TooLong:
+    """Run `work` behind `fence` in a fork of this process, which leaves its result in the scratch; return its status.
+
+    Raises:
+        AgentCompileError: nothing can be confined here (environment).
+    """
+    require()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of threads; those here wait for a pipe, and hold no lock
+        child = os.fork()
+    if child == 0:
+        try:
+            sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+            confine(fence)
+            work()
+        except BaseException:  # noqa: BLE001 - nothing may return into the parent's code
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    begin = time.monotonic()
+    try:
+        while True:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                child = 0
+                return os.waitstatus_to_exitcode(status)
+            if fence.wall_s and time.monotonic() - begin > fence.wall_s:
+                return TooLong(limit_s=fence.wall_s)
+            if _size(fence.writable) > fence.disk_bytes:
+                return -signal.SIGXFSZ
+            time.sleep(_LOOK_S / 4)
+    finally:
+        if child:
+            _kill_all(child)
+            os.waitpid(child, 0)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return process.wait(timeout=_LOOK_S)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _size(folders: Sequence[str]) -> int:
+    """Return what the files in these folders take on the disk, in bytes."""
+    total = 0
+    for folder in folders:
+        for place, _, names in os.walk(folder):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    total += os.lstat(os.path.join(place, name)).st_blocks * 512  # noqa: PTH118
+    return total
+
+
+def _kill_all(pid: int) -> None:
+    """Kill a process before its children, so that it starts no others."""
+    children: list[int] = []
+    with contextlib.suppress(OSError, ValueError):
+        words = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+        children = [int(word) for word in words]
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    for child in children:
+        _kill_all(child)
+
+
+def launch(argv: Sequence[str]) -> int:
+    """Enter the fence in `argv[0]` and become the program in the rest; return an exit code where it cannot.
+
+    In namespaces the program is a child of the first process there, whose end ends all that was started.
+    """
+    fence = Fence(**{name: tuple(v) if isinstance(v, list) else v for name, v in json.loads(argv[0]).items()})
+    parent = os.getppid()
+    try:
+        require()
+        other, _ = _moved(namespaces.ALL | namespaces.PROCESSES, fence)
+        if other is None:
+            seal(fence, None)
+            os.execv(argv[1], list(argv[1:]))
+        sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != parent:
+            return 1
+        status = _first(fence, other, argv[1:])
+    except (AgentCompileError, OSError) as error:
+        os.write(2, f"sandbox: {error}\n".encode())
+        return 126
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.kill(os.getpid(), number)
+    return os.waitstatus_to_exitcode(status)
+
+
+def _first(fence: Fence, other: int, argv: Sequence[str]) -> int:
+    """Fork the first process of the new process namespace, and that the program; return the program's status."""
+    told, tells = os.pipe()
+    first = os.fork()
+    if first == 0:
+        sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        os.close(told)
+        program = os.fork()
+        if program == 0:
+            os.close(tells)
+            try:
+                seal(fence, other)
+                os.execv(argv[0], list(argv))
+            except OSError as error:
+                os.write(2, f"sandbox: {argv[0]}: {error}\n".encode())
+            os._exit(126)
+        while True:
+            ended, status = os.wait()
+            if ended == program:
+                os.write(tells, status.to_bytes(4, "little"))
+                os._exit(0)
+    os.close(tells)
+    data = os.read(told, 4)
+    os.close(told)
+    os.waitpid(first, 0)
+    return int.from_bytes(data, "little") if len(data) == 4 else signal.SIGKILL
