@@ -37,6 +37,7 @@ from agentcompile.ir.timing import Samples, Timing
 from agentcompile.ir.trial import Cancelled, Crashed, Death, Disturbed, Incorrect, Stage, TimedOut, Verdict
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import PLANTED, SelfTest
+from agentcompile.options import passed_on
 from agentcompile.sandbox import Fence
 from agentcompile.validate.endurance import wanted_launches
 from agentcompile.worker import protocol as p
@@ -95,7 +96,7 @@ class WorkerEvaluator:
             memory = 0 if backend.own_memory else setup.memory_bytes
             fence = replace(fence, readable=(*fence.readable, str(store.resolve())), memory_bytes=memory)
         self._fenced = fence is not None
-        self._pool = WorkerPool(setup, limits, workers or cores, fence)
+        self._pool = WorkerPool(setup, limits, workers or cores, fence, passed_on() if fence else None)
 
     def __enter__(self) -> WorkerEvaluator:
         return self

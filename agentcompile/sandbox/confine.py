@@ -17,10 +17,11 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.codec import decode, encode
 from agentcompile.sandbox import landlock, namespaces, seccomp
 from agentcompile.sandbox import syscalls as sys_
 from agentcompile.sandbox.fence import Fence
@@ -188,7 +189,7 @@ def _forget_environment() -> None:
 
 def contained(argv: Sequence[str], fence: Fence) -> list[str]:
     """Return a command that runs `argv` behind `fence`: a small process enters it, then becomes the program."""
-    words = json.dumps(asdict(fence))
+    words = json.dumps(encode(fence))
     return [sys.executable, "-I", "-S", str(_LAUNCHER), words, *argv]
 
 
@@ -296,7 +297,7 @@ def launch(argv: Sequence[str]) -> int:
 
     In namespaces the program is a child of the first process there, whose end ends all that was started.
     """
-    fence = Fence(**{name: tuple(v) if isinstance(v, list) else v for name, v in json.loads(argv[0]).items()})
+    fence = decode(Fence, json.loads(argv[0]))
     parent = os.getppid()
     try:
         require()

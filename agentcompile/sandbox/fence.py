@@ -100,7 +100,7 @@ def for_worker(
         devices=(_NULL, *devices),
         private=scratch is not None,
         memory_bytes=memory_bytes,
-        file_bytes=16 << 20 if not any(True for _ in writable) else 2 << 30,
+        file_bytes=8 << 20,
         disk_bytes=16 << 20,
         processes=64 + 4 * threads,
     )  # fmt: skip

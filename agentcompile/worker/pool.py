@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.trial import BuildFailed, Crashed, Death, Disturbed, Incorrect, Stage, TimedOut
-from agentcompile.options import passed_on
 from agentcompile.sandbox import Fence, require
 from agentcompile.worker import protocol as p
 from agentcompile.worker.process import Expired, Lost, Outcome, Worker, wait
@@ -62,8 +62,15 @@ class WorkerPool:
     With a `fence` every process that runs kernels is behind it, from its start, and compilers are behind their own.
     """
 
-    def __init__(self, setup: p.Setup, limits: Limits, slots: int, fence: Fence | None = None) -> None:
-        """Start the zygote.
+    def __init__(
+        self,
+        setup: p.Setup,
+        limits: Limits,
+        slots: int,
+        fence: Fence | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the zygote, with `environment` instead of ours.
 
         Raises:
             AgentCompileError: there is a fence, and nothing can be confined on this machine (environment).
@@ -76,7 +83,7 @@ class WorkerPool:
             running = tuple(WorkerSlot(builds=False, fence=fence) for _ in range(slots))
             self.slots = (*running, *(WorkerSlot(runs=False) for _ in range(slots)))
         self.clock, self.trusted = WorkerSlot(fence=fence), WorkerSlot()
-        self._furnished = fence is None
+        self._furnished, self._environment = fence is None, environment
         self._witnesses: list[WorkerSlot] = []
         self._spares: list[Worker] = []
         self._zygote = self._started()
@@ -147,7 +154,7 @@ class WorkerPool:
         return None
 
     def _started(self) -> Zygote:
-        return Zygote(start_s=self._limits.start_s, environment=None if self._fence is None else passed_on())
+        return Zygote(start_s=self._limits.start_s, environment=self._environment)
 
     def _spawn(self, fence: Fence | None) -> Worker:
         if fence is not None:
