@@ -12,7 +12,7 @@ from agentcompile.build.fenced import compile_apart
 from agentcompile.build.nvrtc import NVRTC_FLAGS, Cubin, compile_cubin, nvrtc_toolchain
 from agentcompile.build.prelude import prelude_flags
 from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain
-from agentcompile.build.triton import TRITON_FLAGS, compile_images, triton_programs, triton_version
+from agentcompile.build.triton import TRITON_FLAGS, compile_images, images_in, triton_programs, triton_version
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import canonical, digest_bytes
@@ -123,7 +123,7 @@ def _cubin_files(source: Source, folder: Path) -> tuple[bytes, bytes] | BuildFai
 
 
 def _image_files(source: Source, folder: Path) -> tuple[bytes, bytes] | BuildFailed:
-    made = compile_images(source, folder)
+    made = images_in(source, folder)
     return made if isinstance(made, BuildFailed) else (pack(made), b"")
 
 
@@ -133,12 +133,15 @@ def _compile_triton(source: Source, store: Store, toolchain: Toolchain, limit_s:
     if built is None:
         if fenced:
             kept = compile_apart(_image_files, source, store, limit_s, programs=triton_programs())
+            if not isinstance(kept, tuple):
+                return kept
+            packed = kept[0]
         else:
-            with store.scratch() as folder:
-                kept = _image_files(source, folder)
-        if not isinstance(kept, tuple):
-            return kept
-        built = store.write(key, kept[0], ".cubins")
+            made = compile_images(source, store)
+            if isinstance(made, BuildFailed):
+                return made
+            packed = pack(made)
+        built = store.write(key, packed, ".cubins")
     return _binary(built)
 
 

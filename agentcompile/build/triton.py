@@ -26,6 +26,7 @@ from agentcompile.ir.target import most_shared_bytes
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import BuildFailed
 from agentcompile.system.cubins import Image
+from agentcompile.system.store import Store
 
 TRITON_FLAGS = ("enable_fp_fusion", "disable_line_info")
 """Triton options that are on; multiply-adds are fused as in the other languages."""
@@ -53,7 +54,13 @@ def triton_programs() -> tuple[str, ...]:
     return tuple(str(path) for path in sorted(folder.glob("ptxas*")))
 
 
-def compile_images(source: Source, folder: Path) -> tuple[Image, ...] | BuildFailed:
+def compile_images(source: Source, store: Store) -> tuple[Image, ...] | BuildFailed:
+    """Compile as `images_in` does, in a scratch folder of the store, with the same errors."""
+    with store.scratch() as folder:
+        return images_in(source, folder)
+
+
+def images_in(source: Source, folder: Path) -> tuple[Image, ...] | BuildFailed:
     """Compile the kernels of `source`, one image for each entry; its flags name the architecture (``sm_90``).
 
     Triton's files are in `folder`.

@@ -101,7 +101,7 @@ def confine(fence: Fence) -> None:
     require()
     try:
         other, disk = _moved(namespaces.ALL, fence)
-        seal(replace(fence, writable=fence.writable if disk else fence.writable[1:]), other, forget=True)
+        _seal(replace(fence, writable=fence.writable if disk else fence.writable[1:]), other, forget=True)
     except OSError as error:
         raise AgentCompileError(
             f"this process cannot be confined: {error}",
@@ -125,7 +125,7 @@ def _moved(kinds: int, fence: Fence) -> tuple[int | None, bool]:
     return other, True
 
 
-def seal(fence: Fence, other: int | None, *, forget: bool = False) -> None:
+def _seal(fence: Fence, other: int | None, *, forget: bool = False) -> None:
     """Set limits, become user `other` of the namespaces that were entered (None: of none), and close the fence.
 
     Raises:
@@ -187,7 +187,7 @@ def _forget_environment() -> None:
             ctypes.memset(begin, 0, end - begin)
 
 
-def contained(argv: Sequence[str], fence: Fence) -> list[str]:
+def _contained(argv: Sequence[str], fence: Fence) -> list[str]:
     """Return a command that runs `argv` behind `fence`: a small process enters it, then becomes the program."""
     words = json.dumps(encode(fence))
     return [sys.executable, "-I", "-S", str(_LAUNCHER), words, *argv]
@@ -207,7 +207,7 @@ def run(argv: Sequence[str], fence: Fence, *, folder: Path) -> Run | TooLong:
     begin, full = time.monotonic(), False
     with (folder / "log").open("w+b") as log:
         process = subprocess.Popen(
-            contained(argv, fence), cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            _contained(argv, fence), cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
         try:
             while (status := _ended(process)) is None:
@@ -237,13 +237,10 @@ def apart(work: Callable[[], None], fence: Fence) -> int | TooLong:
         child = os.fork()
     if child == 0:
         try:
-            sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-            confine(fence)
-            work()
+            _within(fence, work, forget=True)
         except BaseException:  # noqa: BLE001 - nothing may return into the parent's code
             traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
+        os._exit(126)
     begin = time.monotonic()
     try:
         while True:
@@ -293,57 +290,80 @@ def _kill_all(pid: int) -> None:
 
 
 def launch(argv: Sequence[str]) -> int:
-    """Enter the fence in `argv[0]` and become the program in the rest; return an exit code where it cannot.
-
-    In namespaces the program is a child of the first process there, whose end ends all that was started.
-    """
+    """Enter the fence in `argv[0]` and become the program in the rest; return an exit code where it cannot."""
     fence = decode(Fence, json.loads(argv[0]))
-    parent = os.getppid()
     try:
         require()
-        other, _ = _moved(namespaces.ALL | namespaces.PROCESSES, fence)
-        if other is None:
-            seal(fence, None)
-            os.execv(argv[1], list(argv[1:]))
-        sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-        if os.getppid() != parent:
-            return 1
-        status = _first(fence, other, argv[1:])
+        _within(fence, lambda: os.execv(argv[1], list(argv[1:])), forget=False)
     except (AgentCompileError, OSError) as error:
-        os.write(2, f"sandbox: {error}\n".encode())
-        return 126
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number != signal.SIGKILL:
-            signal.signal(number, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        os.kill(os.getpid(), number)
-    return os.waitstatus_to_exitcode(status)
+        os.write(2, f"sandbox: {argv[1]}: {error}\n".encode())
+    return 126
 
 
-def _first(fence: Fence, other: int, argv: Sequence[str]) -> int:
-    """Fork the first process of the new process namespace, and that the program; return the program's status."""
+def _within(fence: Fence, work: Callable[[], object], *, forget: bool) -> None:
+    """Run `work` behind `fence` and end this process as that ended, with all that it started.
+
+    In namespaces it runs in a child of the first process there, whose end ends all others; this process waits.
+
+    Raises:
+        OSError: the kernel refuses a part of the fence, or `work` raised it in this process.
+    """
+    other, _ = _moved(namespaces.ALL | namespaces.PROCESSES, fence)
+    if other is None:
+        _sealed(fence, None, work, forget=forget)
+    sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     told, tells = os.pipe()
     first = os.fork()
     if first == 0:
-        sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         os.close(told)
+        _first(tells, lambda: _sealed(fence, other, work, forget=forget))
+    os.close(tells)
+    data = os.read(told, 4)
+    os.waitpid(first, 0)
+    _end(int.from_bytes(data, "little") if len(data) == 4 else signal.SIGKILL)
+
+
+def _first(tells: int, work: Callable[[], None]) -> None:
+    """Be the first process of a process namespace: start the work, reap what ends, and leave when the work ends."""
+    try:
+        sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         program = os.fork()
         if program == 0:
             os.close(tells)
-            try:
-                seal(fence, other)
-                os.execv(argv[0], list(argv))
-            except OSError as error:
-                os.write(2, f"sandbox: {argv[0]}: {error}\n".encode())
-            os._exit(126)
-        while True:
+            work()
+        ended = status = 0
+        while ended != program:
             ended, status = os.wait()
-            if ended == program:
-                os.write(tells, status.to_bytes(4, "little"))
-                os._exit(0)
-    os.close(tells)
-    data = os.read(told, 4)
-    os.close(told)
-    os.waitpid(first, 0)
-    return int.from_bytes(data, "little") if len(data) == 4 else signal.SIGKILL
+        os.write(tells, status.to_bytes(4, "little"))
+    finally:
+        os._exit(0)
+
+
+def _sealed(fence: Fence, other: int | None, work: Callable[[], object], *, forget: bool) -> None:
+    """Close the fence around this process, in a session of its own, and do the work; never returns."""
+    code = 126
+    try:
+        with contextlib.suppress(PermissionError):  # it leads its group already
+            os.setsid()
+        _seal(fence, other, forget=forget)
+        sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        work()
+        code = 0
+    except OSError as error:
+        os.write(2, f"sandbox: {error}\n".encode())
+    except BaseException:  # noqa: BLE001 - nothing may return into the parent's code
+        traceback.print_exc()
+        code = 1
+    finally:
+        os._exit(code)
+
+
+def _end(status: int) -> None:
+    """End this process as another ended; never returns."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status))
