@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -214,3 +215,11 @@ def wrong(name: str, value: object, allowed: str) -> AgentCompileError:
     shown = " ".join("".join(letter if letter.isprintable() else " " for letter in shown[: 4 * _SHOWN]).split())
     shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
     return AgentCompileError(f"{name}: {shown} ({type(value).__name__}) is not allowed", hint=f"allowed: {allowed}")
+
+
+def prices(text: str) -> tuple[float, float] | None:
+    """Return dollars for a million tokens of prompt and of answer, from ``IN,OUT``; None for any other text."""
+    parts = text.split(",")
+    if len(parts) != 2 or not all(re.fullmatch(r"\d{1,6}(\.\d{1,6})?", part.strip()) for part in parts):
+        return None
+    return float(parts[0]), float(parts[1])

@@ -20,6 +20,7 @@ from agentcompile import arguments
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import digest
 from agentcompile.ir.trial import Rule
+from agentcompile.sandbox.fence import harmless
 
 PREFIX = "AGENTCOMPILE_"
 PROJECT_FILE = "agentcompile.toml"
@@ -246,14 +247,9 @@ def automation(environ: Mapping[str, str] | None = None) -> str:
     return "CI" if environ.get("CI", "").lower() not in ("", "0", "false") else ""
 
 
-_PASSED_ON = re.compile(r"PATH|LANG|LC_\w+|TZ|LD_LIBRARY_PATH|(CUDA|NVIDIA|OMP|GOMP|KMP|MKL|OPENBLAS|ATEN|DNNL)_\w+")
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-
-
 def passed_on(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables that confined processes get: paths, languages and settings of numeric libraries."""
-    environ = os.environ if environ is None else environ
-    return {name: environ[name] for name in environ if _PASSED_ON.fullmatch(name) and not _SECRET.search(name)}
+    return harmless(os.environ if environ is None else environ)
 
 
 def visible_devices(environ: Mapping[str, str] | None = None) -> str | None:
@@ -315,7 +311,7 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
             return _advisor(_string(raw, shown), shown, base)
         case "price":
             text = _string(raw, shown)
-            if text and prices(text) is None:
+            if text and arguments.prices(text) is None:
                 raise _wrong(shown, raw, "two amounts in dollars, such as 0.15,0.60")
             return text
         case "text":
@@ -352,14 +348,6 @@ def _advisor(text: str, shown: str, base: Path) -> str:
             raise AgentCompileError(f"{shown}: a base URL holds no key, user or query", hint=hint)
         return text
     raise _wrong(shown, text, "heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR")
-
-
-def prices(text: str) -> tuple[float, float] | None:
-    """Return dollars for a million tokens of prompt and of answer, from ``IN,OUT``; None for any other text."""
-    parts = text.split(",")
-    if len(parts) != 2 or not all(re.fullmatch(r"\d{1,6}(\.\d{1,6})?", part.strip()) for part in parts):
-        return None
-    return float(parts[0]), float(parts[1])
 
 
 def advisor_secret(options: Options, environ: Mapping[str, str] | None = None) -> str:

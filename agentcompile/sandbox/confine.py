@@ -101,7 +101,7 @@ def confine(fence: Fence) -> None:
     require()
     try:
         other, disk = _moved(namespaces.ALL, fence)
-        _seal(replace(fence, writable=fence.writable if disk else fence.writable[1:]), other, forget=True)
+        _close(replace(fence, writable=fence.writable if disk else fence.writable[1:]), other, forget=True)
     except OSError as error:
         raise AgentCompileError(
             f"this process cannot be confined: {error}",
@@ -125,7 +125,7 @@ def _moved(kinds: int, fence: Fence) -> tuple[int | None, bool]:
     return other, True
 
 
-def _seal(fence: Fence, other: int | None, *, forget: bool = False) -> None:
+def _close(fence: Fence, other: int | None, *, forget: bool = False) -> None:
     """Set limits, become user `other` of the namespaces that were entered (None: of none), and close the fence.
 
     Raises:
@@ -310,13 +310,13 @@ def _within(fence: Fence, work: Callable[[], object], *, forget: bool) -> None:
     """
     other, _ = _moved(namespaces.ALL | namespaces.PROCESSES, fence)
     if other is None:
-        _sealed(fence, None, work, forget=forget)
+        _closed(fence, None, work, forget=forget)
     sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     told, tells = os.pipe()
     first = os.fork()
     if first == 0:
         os.close(told)
-        _first(tells, lambda: _sealed(fence, other, work, forget=forget))
+        _first(tells, lambda: _closed(fence, other, work, forget=forget))
     os.close(tells)
     data = os.read(told, 4)
     os.waitpid(first, 0)
@@ -339,13 +339,13 @@ def _first(tells: int, work: Callable[[], None]) -> None:
         os._exit(0)
 
 
-def _sealed(fence: Fence, other: int | None, work: Callable[[], object], *, forget: bool) -> None:
+def _closed(fence: Fence, other: int | None, work: Callable[[], object], *, forget: bool) -> None:
     """Close the fence around this process, in a session of its own, and do the work; never returns."""
     code = 126
     try:
         with contextlib.suppress(PermissionError):  # it leads its group already
             os.setsid()
-        _seal(fence, other, forget=forget)
+        _close(fence, other, forget=forget)
         sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         work()
         code = 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,8 @@ _FACTS = (
 )  # fmt: skip
 """What Python, PyTorch, the CUDA driver and the watch over a worker's state read."""
 _NULL = "/dev/null"
+_PASSED_ON = re.compile(r"PATH|LANG|LC_\w+|TZ|LD_LIBRARY_PATH|(CUDA|NVIDIA|OMP|GOMP|KMP|MKL|OPENBLAS|ATEN|DNNL)_\w+")
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +107,11 @@ def for_worker(
         disk_bytes=16 << 20,
         processes=64 + 4 * threads,
     )  # fmt: skip
+
+
+def harmless(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that confined processes may have."""
+    return {name: environment[name] for name in environment if _PASSED_ON.fullmatch(name) and not _SECRET.search(name)}
 
 
 def device_nodes() -> tuple[str, ...]:
