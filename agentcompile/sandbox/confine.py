@@ -137,8 +137,7 @@ def _close(fence: Fence, other: int | None, *, forget: bool = False) -> None:
         # The kernel's folder of this process is known by its node, which lives as long as somebody has it open.
         os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)
     _limit(fence, counted=other is not None)
-    if other is not None:
-        namespaces.become(other)
+    namespaces.become(other or 0)
     landlock.restrict(fence)
     devices = len(fence.devices) > 1
     seccomp.install(seccomp.rules(pid=os.getpid(), programs=bool(fence.executable), devices=devices))
@@ -178,7 +177,11 @@ def _private_bytes() -> int:
 
 
 def _forget_environment() -> None:
-    """Empty the environment, and overwrite the text that the kernel and `/proc/self/environ` still show."""
+    """Empty the environment, and overwrite the text that the kernel and `/proc/self/environ` still show.
+
+    Copies elsewhere in memory stay: what holds secrets starts a process without them, as the evaluator does.
+    """
+    vars(os)["environ"].clear()  # Python's copy; nothing is read from it
     sys_.libc().clearenv()
     with contextlib.suppress(OSError, ValueError, IndexError):
         words = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
@@ -291,7 +294,7 @@ def _kill_all(pid: int) -> None:
 
 def launch(argv: Sequence[str]) -> int:
     """Enter the fence in `argv[0]` and become the program in the rest; return an exit code where it cannot."""
-    fence = decode(Fence, json.loads(argv[0]))
+    fence: Fence = decode(Fence, json.loads(argv[0]))
     try:
         require()
         _within(fence, lambda: os.execv(argv[1], list(argv[1:])), forget=False)
