@@ -94,7 +94,8 @@ class WorkerEvaluator:
         self._validators, self._fragile = backend.validations_at_once(target, cores), backend.poisonable
         if fence is not None:
             memory = 0 if backend.own_memory else setup.memory_bytes
-            fence = replace(fence, readable=(*fence.readable, str(store.resolve())), memory_bytes=memory)
+            readable, processes = (*fence.readable, str(store.resolve())), fence.processes + 4 * cores
+            fence = replace(fence, readable=readable, memory_bytes=memory, processes=processes)
         self._fenced = fence is not None
         self._pool = WorkerPool(setup, limits, workers or cores, fence, passed_on() if fence else None)
 

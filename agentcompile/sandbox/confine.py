@@ -138,6 +138,7 @@ def _close(fence: Fence, other: int | None, *, forget: bool = False) -> None:
         os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)
     _limit(fence, counted=other is not None)
     namespaces.become(other or 0)
+    sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)  # the kernel forgets the wish when a process gets another user
     landlock.restrict(fence)
     devices = len(fence.devices) > 1
     seccomp.install(seccomp.rules(pid=os.getpid(), programs=bool(fence.executable), devices=devices))
@@ -157,6 +158,9 @@ def _limit(fence: Fence, *, counted: bool) -> None:
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_RTPRIO: 0,
     }
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[0]
+    if stack != resource.RLIM_INFINITY:
+        fixed[resource.RLIMIT_STACK] = stack
     if counted:
         fixed[resource.RLIMIT_NPROC] = fence.processes
     if fence.cpu_s:
@@ -349,7 +353,6 @@ def _closed(fence: Fence, other: int | None, work: Callable[[], object], *, forg
         with contextlib.suppress(PermissionError):  # it leads its group already
             os.setsid()
         _close(fence, other, forget=forget)
-        sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
         work()
         code = 0
     except OSError as error:

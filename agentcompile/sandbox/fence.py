@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ _PROGRAMS = ("cc1plus", "collect2", "as", "ld", "lto-wrapper", "lto1")
 _FACTS = (
     "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/devices",
     "/proc/driver/nvidia", "/proc/driver/nvidia-uvm", "/proc/sys/vm/overcommit_memory", "/sys/devices/system",
-    "/dev/urandom", "/dev/zero",
+    "/dev/urandom",
 )  # fmt: skip
 """What Python, PyTorch, the CUDA driver and the watch over a worker's state read."""
 _NULL = "/dev/null"
@@ -82,30 +83,28 @@ def for_worker(
     writable: Iterable[Path] = (),
     devices: Iterable[str] = (),
     memory_bytes: int = 0,
-    threads: int = 0,
+    file_bytes: int = 8 << 20,
 ) -> Fence:
     """Return the fence of a Python process that runs kernels: Python, PyTorch, agentcompile and `readable` to read.
 
     `scratch` is an empty folder over which each worker has a small disk of its own; where that cannot be made, and
-    without `scratch`, it writes nothing but to `writable`. `devices` are those of an accelerator, whose driver needs
-    memory that is shared with it. `threads` are the processor's that its libraries use.
+    without `scratch`, it writes nothing but to `writable`: where a whole model runs, the folder of its logits, as the
+    checkpoint's is `readable`. `devices` are those of an accelerator, whose driver shares memory with the process.
     """
     paths = sysconfig.get_paths()
     python = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    library = sysconfig.get_config_var("LIBDIR")
     own = str(Path(__file__).resolve().parents[1])
     return Fence(
         readable=(
-            *_LIBRARIES, *_FACTS, *python, *([library] if isinstance(library, str) else []), own,
+            *_LIBRARIES, *_FACTS, *python, str(Path(sys.base_prefix) / "lib"), own,
             *(str(path.resolve()) for path in readable),
         ),
         writable=tuple(str(path.resolve()) for path in (*((scratch,) if scratch else ()), *writable)),
         devices=(_NULL, *devices),
         private=scratch is not None,
         memory_bytes=memory_bytes,
-        file_bytes=8 << 20,
+        file_bytes=file_bytes,
         disk_bytes=16 << 20,
-        processes=64 + 4 * threads,
     )  # fmt: skip
 
 

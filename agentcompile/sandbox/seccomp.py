@@ -25,7 +25,8 @@ _NO_MITIGATION = 4
 _NO_NEW_PRIVILEGES = 38
 
 _THREAD, _NEW_NAMESPACES = 0x00010000, 0x7E020000
-_SHARED_AND_ANONYMOUS = 0x21
+_SHARED_AND_ANONYMOUS, _GROWS = 0x21, 0x100
+_PARENT_DEATH = 1
 _OWNER_COMMANDS = (8, 10, 15)
 """F_SETOWN, F_SETSIG and F_SETOWN_EX: they make the kernel send signals to a process of the caller's choice."""
 _TERMINAL_COMMANDS = (0x5412, 0x541C, 0x8901, 0x8902)
@@ -80,6 +81,10 @@ def rules(*, pid: int, programs: bool, devices: bool) -> tuple[Rule, ...]:
         for bit in range(32)
         if _NEW_NAMESPACES & (1 << bit)
     ]
+    # The wish to end with the parent stays.
+    found.append(Rule(call="prctl", argument=0, values=(_PARENT_DEATH,)))
+    # Stacks that grow are memory that no limit of a process counts; the C library's are none.
+    found.append(Rule(call="mmap", argument=3, mask=_GROWS, values=(_GROWS,)))
     found.append(Rule(call="fcntl", argument=1, values=_OWNER_COMMANDS))
     found.append(Rule(call="ioctl", argument=1, values=_TERMINAL_COMMANDS))
     if not programs:
@@ -90,7 +95,7 @@ def rules(*, pid: int, programs: bool, devices: bool) -> tuple[Rule, ...]:
             for name in ("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "prlimit64")
         ]
     if not devices:
-        # Memory that no limit of a process counts.
+        # Nor does any count memory that is shared.
         found.append(Rule(call="memfd_create"))
         found.append(Rule(call="mmap", argument=3, mask=_SHARED_AND_ANONYMOUS, values=(_SHARED_AND_ANONYMOUS,)))
     return tuple(found)

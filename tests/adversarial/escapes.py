@@ -258,6 +258,15 @@ ESCAPES = (
         "return at == MAP_FAILED ? errno : (munmap(at, 4096), 0);",
         fenced=EPERM,
     ),
+    Escape(
+        name="takes memory as a stack",
+        code="int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_GROWSDOWN;"
+        "void* at = mmap(nullptr, 6l << 30, PROT_READ | PROT_WRITE, how, -1, 0);"
+        "return at == MAP_FAILED ? errno : (munmap(at, 6l << 30), 0);",
+        fenced=EPERM,
+    ),
+    Escape(name="takes memory of a device", code=reads('"/dev/zero"'), fenced=EACCES),
+    Escape(name="outlives its parent", code=says("prctl(PR_SET_PDEATHSIG, 0)"), fenced=EPERM),
     Escape(name="makes a file in memory", code='return made(memfd_create("m", 0));', fenced=EPERM),
     # Secrets: ENOENT says that it is not there.
     Escape(
@@ -289,6 +298,7 @@ HEAD = """
 #include <string>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/socket.h>

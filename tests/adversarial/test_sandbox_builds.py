@@ -253,3 +253,16 @@ def test_where_nothing_can_confine_the_evaluator_says_what_is_missing(
     with pytest.raises(AgentCompileError, match=r"landlock: .*seccomp: not Linux on x86-64") as caught:
         WorkerEvaluator(jobs.target(), store=tmp_path, toolchain=toolchain(), workers=1, fence=for_worker())
     assert "--unsafe" in caught.value.hint
+
+
+def test_a_compiler_that_is_a_script_is_refused_with_its_remedy(tmp_path: Path) -> None:
+    real, script = toolchain(), tmp_path / "g++"
+    script.write_text(f'#!/bin/sh\nexec {real.compiler} "$@"\n', encoding="ascii")
+    script.chmod(0o755)
+    wrapped = replace(real, compiler=str(script))
+    with (
+        WorkerEvaluator(jobs.target(), store=tmp_path / "s", toolchain=wrapped, workers=1, fence=for_worker()) as judge,
+        pytest.raises(AgentCompileError, match="does not work behind a fence") as caught,
+    ):
+        list(judge.prepare([jobs.library()]))
+    assert "AGENTCOMPILE_COMPILER" in caught.value.hint
