@@ -99,6 +99,7 @@ def confine(fence: Fence) -> None:
         AgentCompileError: a method that is needed does not work (environment).
     """
     require()
+    assert len(os.listdir("/proc/self/task")) == 1, "other threads would stay outside the fence"  # noqa: PTH208
     try:
         other, disk = _moved(namespaces.ALL, fence)
         _close(replace(fence, writable=fence.writable if disk else fence.writable[1:]), other, forget=True)

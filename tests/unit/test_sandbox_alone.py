@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.sandbox import TooLong, apart, for_worker, methods, namespaces, require
+from agentcompile.sandbox import TooLong, apart, confine, for_worker, methods, namespaces, require
 
 pytestmark = pytest.mark.skipif(
     not all(method.works for method in methods()), reason="; ".join(method.problem for method in methods())
@@ -113,6 +113,18 @@ def test_threads_count_with_processes(tmp_path: Path) -> None:
 
     assert apart(work, replace(for_worker(writable=[tmp_path]), processes=16)) == 0
     assert int((tmp_path / "made").read_text(encoding="ascii")) <= 16
+
+
+def test_a_process_with_other_threads_is_not_half_confined() -> None:
+    child = os.fork()
+    if child == 0:
+        threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
+        try:
+            confine(for_worker())
+        except AssertionError:
+            os._exit(3)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
 
 
 def test_a_machine_without_the_methods_is_refused_loudly(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
