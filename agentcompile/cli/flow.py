@@ -142,7 +142,7 @@ def _opened(
     from agentcompile.refine.regions import opened
 
     asked = replace(options, advisor="heuristic")  # who is asked about kernels is not asked about candidates
-    with opened(asked, region, language=language, emit=emit) as found:
+    with opened(asked, region, language=language, emit=emit, fenced=fenced) as found:
         contract = found.contract
         subject = Subject(
             region=found.task.region.name,

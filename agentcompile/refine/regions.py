@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import WorkerEvaluator
-from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
+from agentcompile.evaluation.machine import Machine, evaluator_of, fence_of, this_machine
 from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.events import Emit, silent
 from agentcompile.ir.advice import Advice
@@ -31,6 +31,9 @@ from agentcompile.tuning.machine_trials import MachineTrials
 from agentcompile.tuning.prepared import PreparedModel, prepare
 from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.trial_database import Renamed, TrialDatabase
+
+SCRATCH = "scratch"
+"""Name of the empty folder in the cache that confined workers have a disk of their own in place of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +82,20 @@ def opened(
     language: WrittenLanguage | None = None,
     emit: Emit = silent,
     confirms: bool = True,
+    fenced: bool = True,
 ) -> Iterator[OpenedRegion]:
     """Open the region called `region` (a name, a kind or the start of an id) of the model that the options name.
 
     Of several the one with the most bytes in a step at the longest context is taken. Without a `language` it is the
-    usual one of the target.
+    usual one of the target. Processes that run written kernels or compile them are confined, unless `fenced` is False.
 
     Raises:
-        AgentCompileError: there is no such region, or no kernel can serve it (usage); the machine is not able to time
-            (environment).
+        AgentCompileError: there is no such region, or no kernel can serve it (usage); the machine is not able to time,
+            or to confine a process (environment).
     """
     here = this_machine(options)
-    with evaluator_of(here, options.seed) as evaluator:
+    fence = fence_of(here, options.cache / SCRATCH) if fenced else None
+    with evaluator_of(here, options.seed, fence=fence) as evaluator:
         prepared = prepare(options, here, evaluator, emit)
         task = task_of(prepared, region)
         bar = _bar(task, options, evaluator)

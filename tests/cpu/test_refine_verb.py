@@ -117,12 +117,16 @@ class Refined:
     done: flows.Ended
 
 
+COMPILER = {"AGENTCOMPILE_COMPILER": os.environ.get("CXX_REAL", "")}
+"""The compiler itself: what stands before it in tests is a script, which no fence lets run."""
+
+
 @pytest.fixture(scope="module")
 def refined(
     warm: Path, checkpoint: Callable[[str, str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Refined]:
     root = tmp_path_factory.mktemp("refined")
-    here = this_machine(Options(threads=THREADS, home=str(warm)))
+    here = this_machine(Options(threads=THREADS, home=str(warm), compiler=COMPILER["AGENTCOMPILE_COMPILER"]))
     ceiling(here.target, here.store, lambda: flows.AMPLE)  # no kernel is at the floor
     model, run = checkpoint("tiny-qwen3", "fp32"), root / "run"
     with serving(mind) as server:
@@ -130,14 +134,14 @@ def refined(
         start = ("refine", model, "--region", REGION, *CHAIN, *who, "--run-dir", run, "--debug-temperature", 0.25)
         code = killed_when(warm, start, run, exchanges=3)
         early = tree(run)
-        done = flows.verb(warm, "refine", "--resume", "--run-dir", run, "--json")
+        done = flows.verb(warm, "refine", "--resume", "--run-dir", run, "--json", env=COMPILER)
         yield Refined(home=warm, model=model, run=run, server=server, killed=code, early=early, done=done)
 
 
 def killed_when(home: Path, arguments: tuple[object, ...], run: Path, exchanges: int) -> int:
     """Run a session, and kill it as soon as so many answers are kept."""
     process = subprocess.Popen(
-        flows.command(*arguments), env=flows.environment(home), cwd=flows.ROOT, stdin=subprocess.DEVNULL,
+        flows.command(*arguments), env=flows.environment(home, COMPILER), cwd=flows.ROOT, stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     deadline = time.monotonic() + 300
@@ -193,7 +197,7 @@ def test_a_replay_with_sockets_closed_makes_the_same_tree(refined: Refined, tmp_
     before = len(refined.server.requests)
     done = flows.cli(
         refined.home, "refine", refined.model, "--region", REGION, *CHAIN, "--replay", refined.run / "exchanges",
-        "--run-dir", tmp_path / "again", env={"PYTHONPATH": str(flows.NO_NETWORK)},
+        "--run-dir", tmp_path / "again", env={"PYTHONPATH": str(flows.NO_NETWORK), **COMPILER},
     )  # fmt: skip
     assert done.code == 0, done.err
     assert tree(tmp_path / "again") == tree(refined.run)
