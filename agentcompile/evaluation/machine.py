@@ -101,7 +101,7 @@ def fence_of(machine: Machine, scratch: Path) -> Fence:
 
     Raises:
         AgentCompileError: nothing can be confined here, or the folder cannot be made (environment).
-    """  # noqa: DOC501
+    """
     require()
     try:
         scratch.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def fence_of(machine: Machine, scratch: Path) -> Fence:
         text = f"{scratch}: {error.strerror or error}"
         raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="make the folder writable") from error
     devices = device_nodes() if backend_of(machine.device).own_memory else ()
-    return for_worker(scratch, devices=devices, threads=machine.target.threads)
+    return for_worker(scratch, devices=devices)
 
 
 def ceilings(machine: Machine, evaluator: WorkerEvaluator) -> Ceiling:

@@ -132,25 +132,28 @@ def refined(
     with serving(mind) as server:
         who = [part for role in ("plan", "code", "debug") for part in (f"--{role}", f"openai:m-{role}@{server.url}")]
         start = ("refine", model, "--region", REGION, *CHAIN, *who, "--run-dir", run, "--debug-temperature", 0.25)
-        code = killed_when(warm, start, run, exchanges=3)
+        code = killed_when(warm, start, root, exchanges=3)
         early = tree(run)
         done = flows.verb(warm, "refine", "--resume", "--run-dir", run, "--json", env=COMPILER)
         yield Refined(home=warm, model=model, run=run, server=server, killed=code, early=early, done=done)
 
 
-def killed_when(home: Path, arguments: tuple[object, ...], run: Path, exchanges: int) -> int:
+def killed_when(home: Path, arguments: tuple[object, ...], root: Path, exchanges: int) -> int:
     """Run a session, and kill it as soon as so many answers are kept."""
-    process = subprocess.Popen(
-        flows.command(*arguments), env=flows.environment(home, COMPILER), cwd=flows.ROOT, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
-    deadline = time.monotonic() + 300
-    while process.poll() is None and time.monotonic() < deadline:
-        if len(list((run / "exchanges").glob("*.json"))) >= exchanges:
-            break
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGKILL)
-    return process.wait(60)
+    with (root / "said").open("w") as said:
+        process = subprocess.Popen(
+            flows.command(*arguments), env=flows.environment(home, COMPILER), cwd=flows.ROOT, stdin=subprocess.DEVNULL,
+            stdout=said, stderr=said, start_new_session=True,
+        )  # fmt: skip
+        deadline = time.monotonic() + 300
+        while process.poll() is None and time.monotonic() < deadline:
+            if len(list((root / "run/exchanges").glob("*.json"))) >= exchanges:
+                break
+            time.sleep(0.02)
+        process.kill()
+        code = process.wait(60)
+    assert code == -signal.SIGKILL, (root / "said").read_text()
+    return code
 
 
 def test_a_killed_session_goes_on_to_its_best_kernel(refined: Refined) -> None:
