@@ -97,19 +97,18 @@ def for_worker(
     """
     devices, paths = tuple(devices), sysconfig.get_paths()
     python = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    python += [str(Path(sys.base_prefix) / "lib"), *(path for path in sys.path if path.endswith("-packages"))]
     own = str(Path(__file__).resolve().parents[1])
+    facts = (*_FACTS, *_FACTS_OF_DEVICES) if devices else _FACTS
     return Fence(
-        readable=(
-            *_LIBRARIES, *_FACTS, *(_FACTS_OF_DEVICES if devices else ()), *python, str(Path(sys.base_prefix) / "lib"), own,
-            *(str(path.resolve()) for path in readable),
-        ),
+        readable=(*_LIBRARIES, *facts, *dict.fromkeys(python), own, *(str(path.resolve()) for path in readable)),
         writable=tuple(str(path.resolve()) for path in (*((scratch,) if scratch else ()), *writable)),
         devices=(_NULL, *devices),
         private=scratch is not None,
         memory_bytes=memory_bytes,
         file_bytes=file_bytes,
         disk_bytes=16 << 20,
-    )  # fmt: skip
+    )
 
 
 def harmless(environment: Mapping[str, str]) -> dict[str, str]:
