@@ -155,7 +155,7 @@ def _limit(fence: Fence, *, counted: bool) -> None:
     fixed = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: fence.file_bytes,
-        resource.RLIMIT_NOFILE: 512,
+        resource.RLIMIT_NOFILE: 1024,
         resource.RLIMIT_MSGQUEUE: 0,
         resource.RLIMIT_RTPRIO: 0,
     }

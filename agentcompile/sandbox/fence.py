@@ -22,11 +22,15 @@ _LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 _PROGRAMS = ("cc1plus", "collect2", "as", "ld", "lto-wrapper", "lto1")
 """What a compiler's driver starts."""
 _FACTS = (
-    "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/devices",
-    "/proc/driver/nvidia", "/proc/driver/nvidia-uvm", "/proc/sys/vm/overcommit_memory", "/sys/devices/system",
-    "/dev/urandom",
+    "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/loadavg", "/proc/sys/vm/overcommit_memory",
+    "/sys/devices/system", "/dev/urandom",
 )  # fmt: skip
-"""What Python, PyTorch, the CUDA driver and the watch over a worker's state read."""
+"""What Python, PyTorch and the watch over a worker's state read."""
+_FACTS_OF_DEVICES = (
+    "/proc/devices", "/proc/driver/nvidia", "/proc/driver/nvidia-uvm", "/proc/modules", "/sys/devices", "/sys/bus/pci",
+    "/sys/module", "/usr/local/nvidia", "/usr/local/cuda", "/dev/zero",
+)  # fmt: skip
+"""What the CUDA driver reads besides."""
 _NULL = "/dev/null"
 _PASSED_ON = re.compile(r"PATH|LANG|LC_\w+|TZ|LD_LIBRARY_PATH|(CUDA|NVIDIA|OMP|GOMP|KMP|MKL|OPENBLAS|ATEN|DNNL)_\w+")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -91,21 +95,20 @@ def for_worker(
     without `scratch`, it writes nothing but to `writable`: where a whole model runs, the folder of its logits, as the
     checkpoint's is `readable`. `devices` are those of an accelerator, whose driver shares memory with the process.
     """
-    paths = sysconfig.get_paths()
+    devices, paths = tuple(devices), sysconfig.get_paths()
     python = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    python += [str(Path(sys.base_prefix) / "lib"), *(path for path in sys.path if path.endswith("-packages"))]
     own = str(Path(__file__).resolve().parents[1])
+    facts = (*_FACTS, *_FACTS_OF_DEVICES) if devices else _FACTS
     return Fence(
-        readable=(
-            *_LIBRARIES, *_FACTS, *python, str(Path(sys.base_prefix) / "lib"), own,
-            *(str(path.resolve()) for path in readable),
-        ),
+        readable=(*_LIBRARIES, *facts, *dict.fromkeys(python), own, *(str(path.resolve()) for path in readable)),
         writable=tuple(str(path.resolve()) for path in (*((scratch,) if scratch else ()), *writable)),
         devices=(_NULL, *devices),
         private=scratch is not None,
         memory_bytes=memory_bytes,
         file_bytes=file_bytes,
         disk_bytes=16 << 20,
-    )  # fmt: skip
+    )
 
 
 def harmless(environment: Mapping[str, str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 
 from agentcompile.build import find_toolchain
 from agentcompile.evaluation.evaluator import Baseline, Limits, Prepared, WorkerEvaluator
-from agentcompile.ir.trial import Crashed, Incorrect, TimedOut, Verdict
+from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
 from agentcompile.measure import Timing
 from agentcompile.sandbox import for_worker, methods
 from tests.adversarial import escapes
@@ -34,6 +34,7 @@ class Place:
     outside: Path
     scratch: Path
     store: Path
+    workers: int = 1
 
     def judge(self, *, fenced: bool, limits: Limits = LIMITS) -> WorkerEvaluator:
         return WorkerEvaluator(
@@ -41,7 +42,7 @@ class Place:
             store=self.store,
             # The compiler itself: what stands before it in tests is a script that writes to a folder of its own.
             toolchain=find_toolchain(os.environ.get("CXX_REAL", "")),
-            workers=1,
+            workers=self.workers,
             limits=limits,
             memory_bytes=2 << 30,
             fence=for_worker(self.scratch) if fenced else None,
@@ -167,3 +168,18 @@ def test_a_kernel_that_loops_for_ever_has_timed_out(place: Place, judge: WorkerE
         found = verdict(hasty, jobs.job('for (;;) asm volatile("" ::: "memory");'))
         assert isinstance(found, TimedOut), found
         assert isinstance(verdict(hasty, jobs.job()), Prepared)
+
+
+def test_every_job_gets_one_verdict_where_building_and_running_are_apart(place: Place, judge: WorkerEvaluator) -> None:
+    wrong = jobs.job("right(a, rank, size); if (rank == 0) a.y[0] += 1;")
+    wanted = [jobs.job(), jobs.job("std::abort();"), wrong, jobs.library(), jobs.job("no text")]
+    with replace(place, workers=2).judge(fenced=True) as pair:
+        found = {job.candidate.id: found for job, found in pair.prepare(wanted)}
+        assert [type(found[job.candidate.id]) for job in wanted] == [
+            Prepared,
+            Crashed,
+            Incorrect,
+            Prepared,
+            BuildFailed,
+        ]
+        assert len(list(pair.build(wanted[:3]))) == 3
