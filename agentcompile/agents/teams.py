@@ -119,7 +119,8 @@ def team_of(options: Options, asked: Asked, folder: Path, emit: Emit, spent: Usa
         if not len(cassette):
             hint = f"name the folder `{EXCHANGES}` of a session, or what --record named"
             raise AgentCompileError(f"--replay {source}: holds no exchange", hint=hint)
-        return Team({role: Agent(model="") for role in models}, Ledger(Ceilings()), cassette)
+        nobody: dict[Role, Agent] = {role: Agent(model="") for role in models}
+        return Team(nobody, Ledger(Ceilings()), cassette)
     needs_openai()
     price = prices(options.advisor_price)
     if options.advisor_cents and price is None:
@@ -135,7 +136,7 @@ def team_of(options: Options, asked: Asked, folder: Path, emit: Emit, spent: Usa
         seconds=options.advisor_seconds,
         price=price or (0.0, 0.0),
     )
-    agents = {role: _agent(options, name, temperatures[role]) for role, name in models.items()}
+    agents: dict[Role, Agent] = {role: _agent(options, name, temperatures[role]) for role, name in models.items()}
     kept = Cassette(Path(asked.record) if asked.record else folder / EXCHANGES)
     ledger = Ledger(ceilings, spent)
     return Team(agents, ledger, kept, emit=emit, answered_by=asked.answered_by, counts_recorded=False)

@@ -125,8 +125,16 @@ def _run(options: Options) -> session.RunDirectory:
 
 
 def named(options: Options, name: str) -> session.RunDirectory:
-    """Return the run that is called `name`, or lies in that folder."""
-    return session.RunDirectory.open(Path(name) if Path(name).is_dir() else options.runs / name)
+    """Return the run that is called `name`, or lies in that folder.
+
+    Raises:
+        AgentCompileError: there is none, or it is a session of `refine` (usage).
+    """
+    path = Path(name) if Path(name).is_dir() else options.runs / name
+    if (path / SETTINGS).is_file():
+        hint = f"agentcompile refine show {path}, or its other verbs: agentcompile refine --help"
+        raise AgentCompileError(f"{path}: a session of `refine`, and no run of `compile`", hint=hint)
+    return session.RunDirectory.open(path)
 
 
 def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:

@@ -125,8 +125,9 @@ def _worked(
                 clock=steered.clock,
                 steer=steered.steer,
             )
-        _learn(options, dead_ends(outcome.nodes, region.contract, target.device))
+        ideas = dead_ends(outcome.nodes, region.contract, target.device)
     _shown(outcome, options, asked, folder, screen, team)
+    _learn(options, ideas)
     return outcome, team
 
 
@@ -136,7 +137,8 @@ class _ShownRecord:
     def __init__(
         self, journal: Journal, folder: SessionFolder, language: WrittenLanguage, attempts: int, screen: Screen
     ) -> None:
-        self._journal, self._folder, self._language = journal, folder, language
+        self._journal, self._folder = journal, folder
+        self._language: WrittenLanguage = language
         self._attempts, self._screen = attempts, screen
         for entry in journal.entries:  # what a killed process had no time for
             if isinstance(entry, Node):
@@ -172,7 +174,9 @@ def _shown(
     judged = outcome.attempts - outcome.refused - outcome.repeated
     screen.text(f"stopped: {clean(outcome.stopped, _LINE)}")
     screen.text(f"{outcome.attempts} attempts: {judged} judged, {outcome.refused} refused, {outcome.repeated} repeated")
-    screen.text(f"asked: {views.cost(outcome.usage)}")
+    again = replayed(options, asked)
+    spent = outcome.usage if again else folder.run.state().spent
+    screen.text(f"{'recorded' if again else 'asked'}: {views.cost(spent)}")
     best, promoted = views.best_admissible(outcome.nodes), ""
     if best is None:
         screen.text(f"no kernel is surely faster than the incumbent, {subject.incumbent}")
@@ -186,7 +190,7 @@ def _shown(
             screen.text(f"promoted: {promoted}; `agentcompile compile` searches it")
         else:
             screen.text(f"keep it as a template: agentcompile refine promote {folder.path} {best.id}")
-    found = views.summary(outcome.entries, subject, stopped=outcome.stopped)
+    found = views.summary(outcome.entries, subject, stopped=outcome.stopped, spent=spent)
     found |= {"run": str(folder.path), "promoted": promoted or None, "silence": _silence(team, outcome) or None}
     folder.keep_summary(found)
     screen.json(found)

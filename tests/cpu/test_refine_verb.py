@@ -196,15 +196,20 @@ def test_people_find_every_kernel_and_see_the_tree(refined: Refined) -> None:
     assert "product" not in flows.verb(refined.home, "refine", "show", refined.run, "--node", 0).out
 
 
-def test_a_replay_with_sockets_closed_makes_the_same_tree(refined: Refined, tmp_path: Path) -> None:
-    before = len(refined.server.requests)
+def test_a_replay_with_sockets_closed_makes_the_same_tree_and_promotes_its_best(
+    refined: Refined, tmp_path: Path
+) -> None:
+    before, home = len(refined.server.requests), tmp_path / "home"
+    shutil.copytree(refined.home / "cache", home / "cache")
     done = flows.cli(
-        refined.home, "refine", refined.model, "--region", REGION, *CHAIN, "--replay", refined.run / "exchanges",
-        "--run-dir", tmp_path / "again", env={"PYTHONPATH": str(flows.NO_NETWORK), **COMPILER},
+        home, "refine", refined.model, "--region", REGION, *CHAIN, "--replay", refined.run / "exchanges",
+        "--run-dir", tmp_path / "again", "--promote", env={"PYTHONPATH": str(flows.NO_NETWORK), **COMPILER},
     )  # fmt: skip
     assert done.code == 0, done.err
-    assert tree(tmp_path / "again") == tree(refined.run)
+    assert tree(tmp_path / "again") == tree(refined.run), done.out + done.err
     assert len(refined.server.requests) == before
+    (folder,) = (home / "templates/mul").iterdir()
+    assert f"promoted: {folder}" in done.out
 
 
 def test_a_promoted_kernel_is_one_more_candidate_and_says_who_wrote_it(refined: Refined, tmp_path: Path) -> None:

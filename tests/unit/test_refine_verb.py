@@ -58,13 +58,15 @@ class Admits(Gate):
         return Judged(verdict=found.verdict, ns=found.ns, feedback=told)
 
 
-def flow(gate: Gate | None = None) -> Flow:
-    """A compiler whose every region is the same."""
+def flow(gate: Gate | None = None, fences: list[bool] | None = None) -> Flow:
+    """A compiler whose every region is the same; `fences` says of each that was opened whether it was confined."""
 
     @contextmanager
     def region(
         options: Options, region: str, language: WrittenLanguage | None, emit: Emit, *, fenced: bool
     ) -> Iterator[OpenRegion]:
+        if fences is not None:
+            fences.append(fenced)
         yield OpenRegion(subject=SUBJECT, contract=CONTRACT, judge=gate or Admits(), target=TARGET)
 
     made = Flow()
@@ -292,6 +294,17 @@ def test_refuted_ideas_are_told_to_the_next_session_and_a_session_keeps_what_it_
     assert any("4 KiB" in one["text"] for one in asked_of(first)["principles"])
 
 
+def test_written_code_is_confined_unless_somebody_says_unsafe(run: Path) -> None:
+    fences = list[bool]()
+    with serving(faster) as server:
+        flags = {"model": "m", "advisor": f"openai:x@{server.url}"}
+        for name, unsafe in (("one", None), ("two", True)):
+            given = {"region": "r", "arm": "sampling", "attempts": 1, "unsafe": unsafe}
+            own = {**flags, "run_dir": str(run / name)}
+            refining.refine(own, given, resume=False, screen=paper()[0], flow=flow(fences=fences))
+    assert fences == [True, False]
+
+
 def wait_for(what: Callable[[], object]) -> None:
     until = time.monotonic() + 20
     while not what():
@@ -381,6 +394,9 @@ def test_sessions_are_listed_and_shown_beside_runs(home: Path) -> None:
     screen, out, _ = paper()
     assert looking.runs_status({}, path.name, screen=screen) == 0
     assert "finished, 3 of 3 attempts" in out.getvalue()
+    with pytest.raises(AgentCompileError, match="a session of `refine`") as caught:
+        looking.named(Options(home=str(home)), path.name)
+    assert "refine show" in caught.value.hint
     (path / "session.json").write_text("{}")
     screen, out, _ = paper("json")
     assert looking.runs_list({}, screen=screen) == 0
