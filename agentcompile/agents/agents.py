@@ -60,9 +60,16 @@ class Team:
         *,
         emit: Emit = silent,
         sleep: Callable[[float], object] = time.sleep,
+        answered_by: str = "",
+        counts_recorded: bool = True,
     ) -> None:
-        """Create a team that looks answers up in `cassette` and keeps new ones there."""
+        """Create a team that looks answers up in `cassette` and keeps new ones there.
+
+        `answered_by` is recorded in place of the model that a server reports. Without `counts_recorded` the ledger
+        knows of all requests of earlier processes, so that a recorded answer costs nothing more.
+        """
         self._agents, self._ledger, self._cassette = agents, ledger, cassette
+        self._answered_by, self._counts_recorded = answered_by, counts_recorded
         self._counted = set[str]()
         numbers = itertools.count(1)
         self._requesters = {
@@ -95,11 +102,17 @@ class Team:
                 return got
             found = got
             self._cassette.keep(found)
-        elif agent.wire is not None and found.digest not in self._counted:
+        elif agent.wire is not None and self._counts_recorded and found.digest not in self._counted:
             # It was asked for before the process was killed, and is not in the session's journal yet.
             self._ledger.add(found.usage)
         self._counted.add(found.digest)
         return Said(text=found.answer, model=found.model, exchange=found.digest, usage=found.usage)
+
+    def close(self) -> None:
+        """End all connections."""
+        for agent in self._agents.values():
+            if agent.wire is not None:
+                agent.wire.close()
 
     def _recorded(self, prompt: RolePrompt, agent: Agent) -> Exchange | None:
         found = self._cassette.get(prompt.digest)
@@ -117,7 +130,7 @@ class Team:
         return Exchange(
             keys={prompt.role: prompt.digest, "place": prompt.place},
             model=agent.model,
-            answered_by=answered_by,
+            answered_by=self._answered_by or answered_by,
             rung=rung,
             system=prompt.system,
             user=prompt.user,

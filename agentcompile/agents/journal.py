@@ -85,6 +85,19 @@ def spent_of(entries: Sequence[Entry]) -> Usage:
     return sum((step.usage for log in logs for step in log), Usage())
 
 
+def read_entries(path: Path) -> tuple[Entry, ...]:
+    """Return the entries of a journal that another process may be writing; none where there is no file.
+
+    Raises:
+        AgentCompileError: it is none, or has a newer format (usage), or cannot be read (environment).
+    """  # noqa: DOC501
+    try:
+        data = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        raise _unusable(path, error) from error
+    return tuple(_entries(data[: data.rfind(b"\n") + 1], path))
+
+
 class Journal:
     """A journal's file; use it as a context manager."""
 
@@ -99,8 +112,7 @@ class Journal:
             path.parent.mkdir(parents=True, exist_ok=True)
             data = path.read_bytes() if path.exists() else b""
             whole = data[: data.rfind(b"\n") + 1]
-            self._entries = [_entry(line, path, at) for at, line in enumerate(whole.split(b"\n")[:-1], 1)]
-            _check(self._entries, path)
+            self._entries = _entries(whole, path)
             self._file = path.open("ab", buffering=0)
             if len(whole) != len(data):
                 os.ftruncate(self._file.fileno(), len(whole))
@@ -143,6 +155,12 @@ class Journal:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _entries(whole: bytes, path: Path) -> list[Entry]:
+    found = [_entry(line, path, at) for at, line in enumerate(whole.split(b"\n")[:-1], 1)]
+    _check(found, path)
+    return found
 
 
 def _check(entries: Sequence[Entry], path: Path) -> None:

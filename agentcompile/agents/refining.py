@@ -154,6 +154,11 @@ def roles_for(node: Node, arm: Arm) -> tuple[Role, ...]:
     return ("plan", "code") if node.sound else ("debug",)
 
 
+def roles_of(arm: Arm) -> tuple[Role, ...]:
+    """Return the roles that an arm asks at some time."""
+    return ("plan", "code", "debug") if arm.plans else ("code",)
+
+
 def refine(
     contract: Contract,
     judge: Judge,

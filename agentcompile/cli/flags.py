@@ -52,6 +52,12 @@ _TEXTS: tuple[tuple[str, str | None, str], ...] = (
     ("out", "LOCK", "Where the lock is written."),
 )
 """Name, metavar and help of the settings that take a text."""
+
+
+def _text(name: str, metavar: str | None, help: str) -> object:
+    return Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=help)]
+
+
 _SETTINGS: dict[str, object] = {
     "model": Annotated[str | None, typer.Argument(metavar="MODEL", help="A checkpoint directory, or preset:NAME.")],
     "run_dir": RunDir,
@@ -67,10 +73,7 @@ _SETTINGS: dict[str, object] = {
         bool | None,
         typer.Option("--user-templates/--no-user-templates", help="Search the folder of written templates, too."),
     ],
-    **{
-        name: Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=help)]
-        for name, metavar, help in _TEXTS
-    },
+    **{name: _text(name, metavar, help) for name, metavar, help in _TEXTS},
 }
 _LOCKED = Annotated[str | None, typer.Option("--model", help="The checkpoint, when the lock does not find it.")]
 
@@ -90,9 +93,14 @@ def verb(function: Callable[P, int]) -> Callable[P, None]:
     return run
 
 
-def takes(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Return a wrapper of a verb that has these settings, named in order, where it has its parameter `flags`."""
-    return _takes({name: _SETTINGS[name] for line in names for name in line.split()})
+def takes(*names: str, **helps: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Return a wrapper of a verb that has these settings, named in order, where it has its parameter `flags`.
+
+    `helps` are other texts on some of them, where a verb means them otherwise.
+    """
+    shapes = {name: metavar for name, metavar, _ in _TEXTS}
+    own = {name: _text(name, shapes[name], help) for name, help in helps.items()}
+    return _takes({name: own.get(name, _SETTINGS[name]) for line in names for name in line.split()})
 
 
 def on_lock(function: Callable[..., int]) -> Callable[..., int]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from agentcompile.advice.configure import Inquiry
 from agentcompile.advice.prompt import Prompt
+from agentcompile.agents.folder import Subject
 from agentcompile.control.steering import Steering
 from agentcompile.events import Emit
+from agentcompile.ir.attempt import Contract, Judge, WrittenLanguage
 from agentcompile.ir.target import Target
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
@@ -34,6 +37,16 @@ class Piece:
 
     text: str
     tokens: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRegion:
+    """A region that is refined: what is asked of a kernel, and the gates in front of one."""
+
+    subject: Subject
+    contract: Contract
+    judge: Judge
+    target: Target
 
 
 class Flow:
@@ -108,11 +121,41 @@ class Flow:
 
         return accuracy.verify_lock(lock, options, prompts, emit)
 
+    def region(
+        self, options: Options, region: str, language: WrittenLanguage | None, emit: Emit, *, fenced: bool
+    ) -> AbstractContextManager[OpenRegion]:
+        """Open a region of a checkpoint for refining; its workers end with the block. `fenced` confines them."""
+        return _opened(options, region, language, emit, fenced)
+
     def target(self, options: Options) -> Target:
         """Return the target that describes this machine."""
         from agentcompile.evaluation.machine import this_machine
 
         return this_machine(options).target
+
+
+@contextmanager
+def _opened(
+    options: Options, region: str, language: WrittenLanguage | None, emit: Emit, fenced: bool
+) -> Iterator[OpenRegion]:
+    from agentcompile.refine.promote import machine_of
+    from agentcompile.refine.regions import opened
+
+    asked = replace(options, advisor="heuristic")  # who is asked about kernels is not asked about candidates
+    with opened(asked, region, language=language, emit=emit, fenced=fenced) as found:
+        contract = found.contract
+        subject = Subject(
+            region=found.task.region.name,
+            kind=contract.kind,
+            language=contract.language,
+            contract=contract.digest,
+            floor_ns=contract.floor_ns,
+            reference_ns=contract.reference_ns,
+            incumbent_ns=contract.incumbent_ns,
+            incumbent=found.bar.label,
+            machine=machine_of(found.here.target),
+        )
+        yield OpenRegion(subject=subject, contract=contract, judge=found.judge, target=found.here.target)
 
 
 REAL = Flow()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from agentcompile.agents.folder import SETTINGS, SessionFolder, sessions_in
+from agentcompile.agents.journal import attempts_of
+from agentcompile.cli import refine_steering
 from agentcompile.cli.advising import consulted, said
 from agentcompile.cli.compiling import show
 from agentcompile.cli.render import Screen
@@ -122,8 +125,16 @@ def _run(options: Options) -> session.RunDirectory:
 
 
 def named(options: Options, name: str) -> session.RunDirectory:
-    """Return the run that is called `name`, or lies in that folder."""
-    return session.RunDirectory.open(Path(name) if Path(name).is_dir() else options.runs / name)
+    """Return the run that is called `name`, or lies in that folder.
+
+    Raises:
+        AgentCompileError: there is none, or it is a session of `refine` (usage).
+    """
+    path = Path(name) if Path(name).is_dir() else options.runs / name
+    if (path / SETTINGS).is_file():
+        hint = f"agentcompile refine show {path}, or its other verbs: agentcompile refine --help"
+        raise AgentCompileError(f"{path}: a session of `refine`, and no run of `compile`", hint=hint)
+    return session.RunDirectory.open(path)
 
 
 def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
@@ -141,9 +152,33 @@ def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
         status = _status(run, state)
         table.append((path.name, status, str(state.counts.total), state.model))
         rows.append({"path": str(path), "status": status, "trials": state.counts.total, "model": state.model})
+    for path in sessions_in(resolve(flags).options.runs):
+        row = _session_row(path)
+        rows.append(row)
+        said = row.get("error", row["model"])
+        table.append((path.name, f"{row['status']} (refine)", str(row.get("attempts", "-")), str(said)))
+    table.sort()
     screen.table(Table(heads=("run", "status", "trials", "model"), rows=table, right=(2,)))
-    screen.json(rows)
+    screen.json(sorted(rows, key=_path))
     return 0
+
+
+def _path(row: Json) -> str:
+    assert isinstance(row, dict)
+    return str(row["path"])
+
+
+def _session_row(path: Path) -> dict[str, Json]:
+    """Return what is known about a session of `refine`."""
+    try:
+        folder = SessionFolder.open(path)
+        options, asked = folder.settings()
+        status, attempts = refine_steering.status_of(folder), attempts_of(folder.entries())
+    except AgentCompileError as error:
+        return {"path": str(path), "status": "unreadable", "model": "", "error": error.message, "hint": error.hint}
+    model = str(options.get("model", "")) if isinstance(options, dict) else ""
+    about: dict[str, Json] = {"region": asked.region, "attempts": attempts}
+    return {"path": str(path), "status": status, "model": model, **about}
 
 
 def _status(run: session.RunDirectory, state: progress.State) -> str:
@@ -155,6 +190,8 @@ def _status(run: session.RunDirectory, state: progress.State) -> str:
 def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every: bool = False) -> int:
     """Show one run: its progress, its regions, its plans."""
     options = resolve(flags).options
+    if name and ((Path(name) if Path(name).is_dir() else options.runs / name) / SETTINGS).is_file():
+        return refine_steering.show(flags, name, node=None, screen=screen)
     run = chosen(options, name)
     state = run.state()
     screen.text(

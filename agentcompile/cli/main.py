@@ -19,8 +19,8 @@ from agentcompile import __version__
 from agentcompile.cli.exits import guarded
 from agentcompile.cli.flags import sound
 from agentcompile.cli.records import cache_app, config_app, runs_app
+from agentcompile.cli.refine_verbs import app
 from agentcompile.cli.render import Screen
-from agentcompile.cli.steering import app
 
 app.add_typer(runs_app, name="runs")
 app.add_typer(cache_app, name="cache")

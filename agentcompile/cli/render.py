@@ -74,7 +74,12 @@ class Screen:
     def event(self, event: Event) -> None:
         """Write an event as a line of JSON to stdout, if events were asked for."""
         if self.format == "events":
-            print(json.dumps(encode(event), separators=(",", ":"), ensure_ascii=False), file=self.out, flush=True)
+            self.record(encode(event))
+
+    def record(self, value: Json) -> None:
+        """Write what is no event as a line of JSON to stdout, if events were asked for."""
+        if self.format == "events":
+            print(json.dumps(value, separators=(",", ":"), ensure_ascii=False), file=self.out, flush=True)
 
     def table(self, table: Table) -> None:
         """Write aligned columns to stdout, for people; nothing when there are no rows."""

@@ -15,6 +15,7 @@ from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.options import Options, visible_devices
+from agentcompile.sandbox import Fence, device_nodes, for_worker, require
 from agentcompile.system import probe
 from agentcompile.system.store import Store
 
@@ -79,12 +80,36 @@ def _device(asked: str, kind: str) -> str:
     return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
-def evaluator_of(machine: Machine, seed: int, steering: Steering | None = None) -> WorkerEvaluator:
-    """Return the evaluator of this machine; its workers are killed when the block that it opens ends."""
+def evaluator_of(
+    machine: Machine, seed: int, steering: Steering | None = None, fence: Fence | None = None
+) -> WorkerEvaluator:
+    """Return the evaluator of this machine; its workers are killed when the block that it opens ends.
+
+    With a `fence` they are confined, and so are compilers.
+
+    Raises:
+        AgentCompileError: there is a fence, and nothing can be confined on this machine (environment).
+    """
     store, toolchain, device = machine.store.root, machine.toolchain, machine.device
     return WorkerEvaluator(
-        machine.target, store=store, toolchain=toolchain, device=device, seed=seed, steering=steering
+        machine.target, store=store, toolchain=toolchain, device=device, seed=seed, steering=steering, fence=fence
     )
+
+
+def fence_of(machine: Machine, scratch: Path) -> Fence:
+    """Return the fence of workers that run kernels nobody has read on this machine; `scratch` is an empty folder.
+
+    Raises:
+        AgentCompileError: nothing can be confined here, or the folder cannot be made (environment).
+    """
+    require()
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        text = f"{scratch}: {error.strerror or error}"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="make the folder writable") from error
+    devices = device_nodes() if backend_of(machine.device).own_memory else ()
+    return for_worker(scratch, devices=devices)
 
 
 def ceilings(machine: Machine, evaluator: WorkerEvaluator) -> Ceiling:

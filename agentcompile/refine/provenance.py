@@ -6,13 +6,16 @@ The file is no part of the template: the catalog does not read it, and it is in 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.attempt import Judged, Written
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import SHORT, canonical
 from agentcompile.ir.template import ParamValue
+from agentcompile.ir.trial import Measured
 
 FILE = "provenance.json"
 _VERSION = 1
@@ -52,6 +55,48 @@ class Provenance:
         machine = f" on {self.machine['device']}" if self.machine.get("device") else ""
         asked = f"{len(self.exchanges)} exchanges" + (f" from {self.exchanges[0][:SHORT]}" if self.exchanges else "")
         return f"written by {models} for {self.task}, node {self.node}, {asked}; {times}{machine}"
+
+
+def provenance_for(
+    task: str,
+    contract: str,
+    written: Written,
+    judged: Judged,
+    *,
+    node: str,
+    models: tuple[tuple[str, str], ...],
+    exchanges: tuple[str, ...] = (),
+    incumbent_ns: float,
+    floor_ns: float,
+    machine: Mapping[str, str],
+) -> Provenance:
+    """Return where an admitted kernel comes from; `contract` is the digest of what was asked for.
+
+    Raises:
+        AgentCompileError: the kernel was not measured (usage).
+    """
+    if not isinstance(judged.verdict, Measured):
+        text = f"{task}: a kernel that is {judged.verdict.kind} cannot be promoted"
+        raise AgentCompileError(text, hint="promote a node that was measured")
+    found = judged.verdict.measurement
+    params = judged.feedback.get("params") if isinstance(judged.feedback, dict) else None
+    times = {
+        "kernel": found.median_ns,
+        "pytorch": found.baseline_ns,
+        "incumbent": round(incumbent_ns),
+        "floor": round(floor_ns),
+    }
+    return Provenance(
+        task=task,
+        contract=contract,
+        node=node,
+        models=models,
+        exchanges=exchanges,
+        times_ns=times,
+        params={k: v for k, v in params.items() if isinstance(v, (int, str))} if isinstance(params, dict) else {},
+        machine=dict(machine),
+        written=written.digest,
+    )
 
 
 def provenance_bytes(about: Provenance) -> bytes:

@@ -12,25 +12,28 @@ from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import WorkerEvaluator
-from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
+from agentcompile.evaluation.machine import Machine, evaluator_of, fence_of, this_machine
 from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.events import Emit, silent
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.attempt import Contract, Judged, Written, WrittenLanguage
 from agentcompile.ir.region import Region
-from agentcompile.ir.trial import Measured, Trial
+from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
 from agentcompile.refine.contract import LANGUAGES, contract_of
 from agentcompile.refine.incumbent import Bar, bar_of
 from agentcompile.refine.judging import RegionJudge
 from agentcompile.refine.promote import machine_of
-from agentcompile.refine.provenance import Provenance
+from agentcompile.refine.provenance import Provenance, provenance_for
 from agentcompile.space import Space
 from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.machine_trials import MachineTrials
 from agentcompile.tuning.prepared import PreparedModel, prepare
 from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.trial_database import Renamed, TrialDatabase
+
+SCRATCH = "scratch"
+"""Name of the empty folder in the cache that confined workers have a disk of their own in place of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,27 +60,17 @@ class OpenedRegion:
         Raises:
             AgentCompileError: it was not measured (usage).
         """
-        if not isinstance(judged.verdict, Measured):
-            text = f"{self.task.region.name}: a kernel that is {judged.verdict.kind} cannot be promoted"
-            raise AgentCompileError(text, hint="promote a node that was measured")
-        found = judged.verdict.measurement
-        params = judged.feedback.get("params") if isinstance(judged.feedback, dict) else None
-        times = {
-            "kernel": found.median_ns,
-            "pytorch": found.baseline_ns,
-            "incumbent": round(self.contract.incumbent_ns),
-            "floor": round(self.contract.floor_ns),
-        }
-        return Provenance(
-            task=self.task.region.name,
-            contract=self.contract.digest,
+        return provenance_for(
+            self.task.region.name,
+            self.contract.digest,
+            written,
+            judged,
             node=node,
             models=models,
             exchanges=exchanges,
-            times_ns=times,
-            params={k: v for k, v in params.items() if isinstance(v, (int, str))} if isinstance(params, dict) else {},
+            incumbent_ns=self.contract.incumbent_ns,
+            floor_ns=self.contract.floor_ns,
             machine=machine_of(self.here.target),
-            written=written.digest,
         )
 
 
@@ -89,18 +82,20 @@ def opened(
     language: WrittenLanguage | None = None,
     emit: Emit = silent,
     confirms: bool = True,
+    fenced: bool = True,
 ) -> Iterator[OpenedRegion]:
     """Open the region called `region` (a name, a kind or the start of an id) of the model that the options name.
 
     Of several the one with the most bytes in a step at the longest context is taken. Without a `language` it is the
-    usual one of the target.
+    usual one of the target. Processes that run written kernels or compile them are confined, unless `fenced` is False.
 
     Raises:
-        AgentCompileError: there is no such region, or no kernel can serve it (usage); the machine is not able to time
-            (environment).
+        AgentCompileError: there is no such region, or no kernel can serve it (usage); the machine is not able to time,
+            or to confine a process (environment).
     """
     here = this_machine(options)
-    with evaluator_of(here, options.seed) as evaluator:
+    fence = fence_of(here, options.cache / SCRATCH) if fenced else None
+    with evaluator_of(here, options.seed, fence=fence) as evaluator:
         prepared = prepare(options, here, evaluator, emit)
         task = task_of(prepared, region)
         bar = _bar(task, options, evaluator)

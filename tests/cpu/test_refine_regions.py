@@ -42,7 +42,7 @@ def test_a_region_of_a_model_is_opened_judged_and_promoted(
     warm: Path, checkpoint: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
     options = flows.options(warm, checkpoint("tiny-qwen3", "fp32"), CONTEXT)
-    with opened(options, "add", confirms=False) as region:
+    with opened(options, "add", confirms=False, fenced=False) as region:
         assert region.contract.kind == "add"
         assert region.contract.region == region.task.region.id
         assert 0 < region.contract.incumbent_ns <= region.contract.reference_ns

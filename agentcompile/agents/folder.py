@@ -1,0 +1,274 @@
+"""A session on disk: what it was asked to do, its tree, its exchanges, and what a person asks of it while it works.
+
+    RUN/session.json            the settings of the model and of the session, and the version of this format
+    RUN/subject.json            the region that is refined, once it was opened: names, times to beat, machine
+    RUN/contract.json           what is asked of a kernel, for people
+    RUN/principles.toml         what every question of the session is told of earlier ones
+    RUN/refine.jsonl            the tree (see `journal`)
+    RUN/exchanges/              every question and its answer
+    RUN/kernels/NODE/           template.toml, the kernel and what the gates said of it, for people
+    RUN/asked/                  commands that the session reads between two attempts
+    RUN/summary.json            the tree and the leaderboard, when a process of the session ended
+    RUN/events.jsonl, run.lock  as in every run (see `runs.session`)
+
+Nothing here needs PyTorch, so that a screen may read a session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from agentcompile.agents.journal import Entry, read_entries
+from agentcompile.agents.tree import Node
+from agentcompile.catalog.aliases import KERNEL_FILES
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.attempt import Contract, WrittenLanguage
+from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.digest import Json, canonical
+from agentcompile.runs.session import RunDirectory, environment_error, write_atomically
+
+VERSION = 1
+SETTINGS, SUBJECT, CONTRACT, PRINCIPLES = "session.json", "subject.json", "contract.json", "principles.toml"
+JOURNAL, EXCHANGES, KERNELS, ASKED, SUMMARY = "refine.jsonl", "exchanges", "kernels", "asked", "summary.json"
+T = TypeVar("T", "Asked", "Subject", "Command")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a session was asked to do, beside the settings of the model."""
+
+    region: str
+    language: str = ""
+    """Empty for the usual one of the target."""
+    arm: str = "stark"
+    strategy: str = "epsilon-greedy"
+    attempts: int = 30
+    patience: int = 0
+    plan: str = ""
+    """Who answers for a role, as ``openai:MODEL[@BASE_URL]``; empty for the adviser of the settings."""
+    code: str = ""
+    debug: str = ""
+    plan_temperature: str = ""
+    """A number, ``none`` to leave it to the server, or empty for that of the arm."""
+    code_temperature: str = ""
+    debug_temperature: str = ""
+    record: str = ""
+    """Folder of the exchanges; empty for that of the session."""
+    replay: str = ""
+    """Folder of exchanges that answer in place of models."""
+    answered_by: str = ""
+    promote: bool = False
+    unsafe: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """The region that a session refines, as a person and a promotion need it later."""
+
+    region: str
+    """Its name."""
+    kind: str
+    language: WrittenLanguage
+    contract: str
+    """Digest of what is asked for."""
+    floor_ns: float
+    reference_ns: float
+    incumbent_ns: float
+    incumbent: str
+    """The name of what has to be beaten."""
+    machine: dict[str, str] = field(default_factory=dict)
+    """What a provenance says about the machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What a person asks of a session that works."""
+
+    what: Literal["pause", "resume", "stop", "prune"]
+    node: int = 0
+    """The node whose branch is closed, for `prune`."""
+
+
+class SessionFolder:
+    """One session on disk; readers need only the path, a writer holds the run's lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.run = RunDirectory(path)
+
+    @staticmethod
+    def create(path: Path, options: Json, asked: Asked) -> SessionFolder:
+        """Make a session's folder.
+
+        Raises:
+            AgentCompileError: it holds a run already (usage), or cannot be written (environment).
+        """  # noqa: DOC501
+        made = SessionFolder(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any((path / name).exists() for name in (SETTINGS, JOURNAL, "options.json", "events.jsonl")):
+                raise AgentCompileError(
+                    f"{path}: already holds a run",
+                    hint="go on with a session by `refine --resume`, or name another folder with --run-dir",
+                )
+            made.settle(options, asked)
+        except OSError as error:
+            raise environment_error(error, path) from error
+        return made
+
+    @staticmethod
+    def open(path: Path) -> SessionFolder:
+        """Open a session that exists.
+
+        Raises:
+            AgentCompileError: the folder is none, or of a newer version (usage).
+        """
+        made = SessionFolder(path)
+        made.settings()
+        return made
+
+    def settle(self, options: Json, asked: Asked) -> None:
+        """Write the settings.
+
+        Raises:
+            OSError: they cannot be written.
+        """
+        value: Json = {"version": VERSION, "options": options, "session": encode(asked)}
+        write_atomically(self.path / SETTINGS, canonical(value) + b"\n")
+
+    def settings(self) -> tuple[Json, Asked]:
+        """Return the settings of the model as JSON, and those of the session.
+
+        Raises:
+            AgentCompileError: the folder is no session, or of a newer version (usage).
+        """
+        file = self.path / SETTINGS
+        found = _read(file)
+        if found is None:
+            hint = "`agentcompile runs list` names the sessions"
+            raise AgentCompileError(f"{self.path}: holds no session of `refine` ({SETTINGS} is missing)", hint=hint)
+        version = found.get("version")
+        if not isinstance(version, int) or version > VERSION:
+            text = f"{file}: version: {version!r}, and this agentcompile reads {VERSION}"
+            raise AgentCompileError(text, hint="install the agentcompile that wrote it, or begin in another folder")
+        return found.get("options"), _decoded(Asked, found.get("session"), file)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return the entries of the tree so far; none before the region was opened.
+
+        Raises:
+            AgentCompileError: the journal is none, or of a newer version (usage).
+        """
+        return read_entries(self.path / JOURNAL)
+
+    def subject(self) -> Subject | None:
+        """Return the region that is refined; None as long as it was not opened.
+
+        Raises:
+            AgentCompileError: the file cannot be understood (usage).
+        """
+        found = _read(self.path / SUBJECT)
+        return None if found is None else _decoded(Subject, found, self.path / SUBJECT)
+
+    def introduce(self, subject: Subject, contract: Contract) -> None:
+        """Write what is refined.
+
+        Raises:
+            AgentCompileError: it cannot be written (environment).
+        """
+        self._write(CONTRACT, json.dumps(encode(contract), indent=1, ensure_ascii=False).encode() + b"\n")
+        self._write(SUBJECT, canonical(encode(subject)) + b"\n")
+
+    def keep_summary(self, summary: Json) -> None:
+        """Write the tree and the leaderboard.
+
+        Raises:
+            AgentCompileError: it cannot be written (environment).
+        """
+        self._write(SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False).encode() + b"\n")
+
+    def principles(self, text: str) -> Path:
+        """Return the file of the session's principles, with `text` where the session has none yet.
+
+        Raises:
+            AgentCompileError: it cannot be written (environment).
+        """
+        if not (self.path / PRINCIPLES).exists():
+            self._write(PRINCIPLES, text.encode())
+        return self.path / PRINCIPLES
+
+    def show_kernel(self, node: Node, language: WrittenLanguage) -> None:
+        """Write a node's texts for people; nothing reads them again.
+
+        Raises:
+            AgentCompileError: they cannot be written (environment).
+        """
+        if node.written is None:
+            return
+        folder = f"{KERNELS}/{node.id}"
+        texts = {
+            "template.toml": node.written.manifest,
+            KERNEL_FILES[language]: node.written.kernel,
+            "feedback.json": json.dumps(json.loads(node.feedback), indent=1),
+        }
+        for name, text in texts.items():
+            self._write(f"{folder}/{name}", text.encode(errors="replace"))
+
+    def _write(self, name: str, data: bytes) -> None:
+        file = self.path / name
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, data)
+        except OSError as error:
+            raise environment_error(error, file) from error
+
+    def ask(self, command: Command) -> None:
+        """Leave a command for the process that works on the session.
+
+        Raises:
+            AgentCompileError: it cannot be written (environment).
+        """
+        self._write(f"{ASKED}/{time.time_ns():020}-{os.getpid()}.json", canonical(encode(command)) + b"\n")
+
+    def take(self) -> tuple[Command, ...]:
+        """Return the commands that were left, in their order, and remove them; what is no command is dropped."""
+        found = list[Command]()
+        for file in sorted((self.path / ASKED).glob("*.json")):
+            with contextlib.suppress(AgentCompileError):
+                found.append(_decoded(Command, _read(file), file))
+            file.unlink(missing_ok=True)
+        return tuple(found)
+
+
+def sessions_in(runs: Path) -> tuple[Path, ...]:
+    """Return the folders of sessions below `runs`, oldest first; empty when there are none."""
+    if not runs.is_dir():
+        return ()
+    return tuple(sorted(path.parent for path in runs.glob(f"*/{SETTINGS}")))
+
+
+def _read(file: Path) -> dict[str, Json] | None:
+    """Return the JSON object in a file; None where there is no file."""  # noqa: DOC501
+    try:
+        found = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise environment_error(error, file) from error
+    except ValueError as error:
+        raise AgentCompileError(f"{file}: unreadable: {error}", hint="begin in another folder") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _decoded(cls: type[T], found: Json, file: Path) -> T:
+    try:
+        value: T = decode(cls, found, "session")
+    except CodecError as error:
+        raise AgentCompileError(f"{file}: {str(error)[:200]}", hint="begin in another folder") from error
+    return value

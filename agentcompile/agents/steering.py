@@ -1,0 +1,60 @@
+"""What a person asks of a session that works: commands are read from its folder between two attempts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from agentcompile.agents.folder import SessionFolder
+from agentcompile.agents.refining import Steering
+from agentcompile.events import Emit, Steered
+
+LOOK_S = 0.2
+"""Seconds between two looks while a session is paused."""
+STOPPED = "a person stopped it"
+
+
+class SteeredSession:
+    """The steering of one process of a session; its clock stands still while the session is paused."""
+
+    def __init__(
+        self,
+        folder: SessionFolder,
+        emit: Emit,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin; a pause or a stop that was meant for an earlier process counts no more, closed branches do."""
+        self._folder, self._emit, self._sleep, self._clock = folder, emit, sleep, clock
+        self._held_s = 0.0
+        self._prune = [one.node for one in folder.take() if one.what == "prune"]
+
+    def clock(self) -> float:
+        """Return seconds of a clock that stands still in pauses; only differences have a meaning."""
+        return self._clock() - self._held_s
+
+    def steer(self) -> Steering:
+        """Return what was asked since the last call; while the session is paused, wait."""
+        paused = False
+        while True:
+            for one in self._folder.take():
+                match one.what:
+                    case "prune":
+                        self._prune.append(one.node)
+                    case "stop":
+                        self._emit(Steered(what="stop"))
+                        return Steering(stop=STOPPED, prune=self._taken())
+                    case "pause" | "resume":
+                        if paused != (one.what == "pause"):
+                            self._emit(Steered(what=one.what))
+                        paused = one.what == "pause"
+            if not paused:
+                return Steering(prune=self._taken())
+            begin = self._clock()
+            self._sleep(LOOK_S)
+            self._held_s += self._clock() - begin
+
+    def _taken(self) -> tuple[int, ...]:
+        found, self._prune = tuple(self._prune), []
+        return found

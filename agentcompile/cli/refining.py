@@ -1,0 +1,326 @@
+"""The verb `refine`: agents write kernels for a region of a checkpoint, in a session that can be killed and goes on."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+from agentcompile import __version__, arguments
+from agentcompile.agents import views
+from agentcompile.agents.folder import JOURNAL, Asked, SessionFolder, sessions_in
+from agentcompile.agents.journal import Entry, Journal, attempts_of, spent_of
+from agentcompile.agents.policies import policy_of
+from agentcompile.agents.principles import Principle, dead_ends, library, library_text, merged
+from agentcompile.agents.refining import Outcome, Settings
+from agentcompile.agents.refining import refine as run_session
+from agentcompile.agents.steering import STOPPED, SteeredSession
+from agentcompile.agents.teams import Listener, models_of, replayed, secrets_of, team_of, temperatures_of
+from agentcompile.agents.tree import Node
+from agentcompile.cli.exits import recorded
+from agentcompile.cli.flow import REAL, Flow, OpenRegion
+from agentcompile.cli.render import Reporter, Screen, tee
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.events import Emit, RunFinished, RunStarted, silent
+from agentcompile.ir.advice import Usage
+from agentcompile.ir.attempt import WrittenLanguage
+from agentcompile.ir.cleaning import clean
+from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.options import Options, resolve
+from agentcompile.runs import session
+from agentcompile.runs.session import environment_error, write_atomically
+from agentcompile.runs.stages import shared
+from agentcompile.runs.tables import duration
+
+USUAL: Mapping[str, int] = {
+    "advisor_calls": 200,
+    "advisor_tokens": 5_000_000,
+    "advisor_seconds": 86_400,
+    "seconds": 0,
+}
+"""Limits of a session where nobody set them; those of `compile` are for one question on all regions."""
+MAY_CHANGE = frozenset(
+    {
+        "run_dir", "advisor", "advisor_key", "advisor_calls", "advisor_tokens", "advisor_cents", "advisor_price",
+        "advisor_seconds", "seconds", "attempts", "patience", "plan", "code", "debug", "plan_temperature",
+        "code_temperature", "debug_temperature", "record", "replay", "answered_by", "promote", "unsafe",
+    }
+)  # fmt: skip
+"""Settings that a session may go on with other values of: they change no question and no verdict that is there."""
+PRINCIPLES = "principles.toml"
+_LINE = 400
+
+
+def refine(
+    flags: Mapping[str, object], given: Mapping[str, object], *, resume: bool, screen: Screen, flow: Flow = REAL
+) -> int:
+    """Let agents write kernels for a region, in a session's folder that is new or begun.
+
+    `flags` are settings, `given` the fields of `Asked`; None for what was not given.
+
+    Raises:
+        AgentCompileError: an error that the user can fix; nobody answers (environment).
+    """
+    options, asked, path = (_resumed if resume else _new)(flags, given)
+    _checked(options, asked, path)
+    folder = SessionFolder(path) if resume else SessionFolder.create(path, encode(options), asked)
+    screen.say(f"session    {path}")
+    goes_on = f"agentcompile refine --resume --run-dir {path}"
+    with session.Journal(folder.run) as events, Reporter(replace(screen, redraws=False), folder.run.state()) as told:
+        spent = told.state.spent
+        emit, _ = shared(tee(events.append, told))
+        with recorded(events, emit, goes_on, _secrets(options, asked)):
+            if resume:
+                _settled(folder, options, asked)
+            outcome, team = _worked(flow, options, asked, folder, emit, spent, screen)
+            reason = _silence(team, outcome)
+            if reason and not replayed(options, asked):
+                raise AgentCompileError(
+                    f"nobody answers: {reason}", exit_code=ExitCode.ENVIRONMENT, hint=f"go on with: {goes_on}"
+                )
+            emit(RunFinished(detail=outcome.stopped))
+    if outcome.stopped == STOPPED:
+        screen.say(f"go on with: {goes_on}")
+    return 0
+
+
+def _worked(
+    flow: Flow, options: Options, asked: Asked, folder: SessionFolder, emit: Emit, spent: Usage, screen: Screen
+) -> tuple[Outcome, Listener]:
+    """Open the region, make the attempts, and show what came of them."""
+    language = _language(asked.language)
+    with (
+        closing(team_of(options, asked, folder.path, emit, spent)) as agents,
+        flow.region(options, asked.region, language, emit, fenced=not asked.unsafe) as region,
+    ):
+        team = Listener(agents)
+        target = region.target
+        emit(RunStarted(model=options.model, target=target, options=options.digest, version=__version__))
+        if folder.subject() is None:
+            folder.introduce(region.subject, region.contract)
+        screen.say(_asked_line(region, options))
+        settings = Settings(
+            arm=asked.arm,
+            strategy=asked.strategy,
+            attempts=asked.attempts,
+            seed=options.seed,
+            patience=asked.patience,
+            seconds=options.seconds or math.inf,
+            device=target.device,
+        )
+        steered = SteeredSession(folder, emit)
+        with Journal(folder.path / JOURNAL) as journal:
+            record = _ShownRecord(journal, folder, region.contract.language, asked.attempts, screen)
+            outcome = run_session(
+                region.contract,
+                region.judge,
+                team,
+                record,
+                settings,
+                principles=_principles(folder, options),
+                clock=steered.clock,
+                steer=steered.steer,
+            )
+        ideas = dead_ends(outcome.nodes, region.contract, target.device)
+    _shown(outcome, options, asked, folder, screen, team)
+    _learn(options, ideas)
+    return outcome, team
+
+
+class _ShownRecord:
+    """The journal of a session that also writes each kernel for people, and says what became of it."""
+
+    def __init__(
+        self, journal: Journal, folder: SessionFolder, language: WrittenLanguage, attempts: int, screen: Screen
+    ) -> None:
+        self._journal, self._folder = journal, folder
+        self._language: WrittenLanguage = language
+        self._attempts, self._screen = attempts, screen
+        for entry in journal.entries:  # what a killed process had no time for
+            if isinstance(entry, Node):
+                folder.show_kernel(entry, language)
+        if len(journal.entries) > 1:
+            screen.say(f"goes on after {attempts_of(journal.entries)} attempts")
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, in their order."""
+        return self._journal.entries
+
+    def append(self, entry: Entry) -> None:
+        """Keep an entry, and show it."""
+        self._journal.append(entry)
+        self._screen.record(encode(entry))
+        if isinstance(entry, Node):
+            self._folder.show_kernel(entry, self._language)
+        if entry.kind in ("node", "refused"):
+            tokens = spent_of(self.entries).tokens
+            self._screen.say(clean(views.attempt_line(self.entries, self._attempts, tokens), _LINE))
+        elif entry.kind == "pruned":
+            self._screen.say(f"closed the branch of node {entry.node}")
+
+
+def _shown(
+    outcome: Outcome, options: Options, asked: Asked, folder: SessionFolder, screen: Screen, team: Listener
+) -> None:
+    """Show the leaderboard, why the session ended and what it cost, and promote the best kernel or say how."""
+    subject = folder.subject()
+    assert subject is not None, "the region was opened"
+    screen.table(views.board(outcome.entries))
+    judged = outcome.attempts - outcome.refused - outcome.repeated
+    screen.text(f"stopped: {clean(outcome.stopped, _LINE)}")
+    screen.text(f"{outcome.attempts} attempts: {judged} judged, {outcome.refused} refused, {outcome.repeated} repeated")
+    again = replayed(options, asked)
+    spent = outcome.usage if again else folder.run.state().spent
+    screen.text(f"{'recorded' if again else 'asked'}: {views.cost(spent)}")
+    best, promoted = views.best_admissible(outcome.nodes), ""
+    if best is None:
+        screen.text(f"no kernel is surely faster than the incumbent, {subject.incumbent}")
+    else:
+        ratio = views.speedup(best.ns, subject.incumbent_ns)
+        screen.text(f"node {best.id} passed every gate: {ratio} of the incumbent, {subject.incumbent}")
+        if asked.promote:
+            from agentcompile.refine.nodes import promote_node
+
+            promoted = str(promote_node(outcome.nodes, best.id, subject, options.written))
+            screen.text(f"promoted: {promoted}; `agentcompile compile` searches it")
+        else:
+            screen.text(f"keep it as a template: agentcompile refine promote {folder.path} {best.id}")
+    found = views.summary(outcome.entries, subject, stopped=outcome.stopped, spent=spent)
+    found |= {"run": str(folder.path), "promoted": promoted or None, "silence": _silence(team, outcome) or None}
+    folder.keep_summary(found)
+    screen.json(found)
+
+
+def _silence(team: Listener, outcome: Outcome) -> str:
+    """Return why the session ended without an answer; empty where it ended otherwise, or at one of its limits."""
+    last = team.silence
+    if last is None or last.reason != outcome.stopped or last.reason.startswith("a ceiling is reached"):
+        return ""
+    return clean(last.reason, _LINE)
+
+
+def _asked_line(region: OpenRegion, options: Options) -> str:
+    subject = region.subject
+    times = f"pytorch {duration(subject.reference_ns)}, to beat {duration(subject.incumbent_ns)} ({subject.incumbent})"
+    floor = f", floor {duration(subject.floor_ns)}" if subject.floor_ns > 0 else ""
+    return f"region     {subject.region} of {Path(options.model).name} in {subject.language}: {times}{floor}"
+
+
+def _principles(folder: SessionFolder, options: Options) -> Sequence[Principle]:
+    """Return what every question of the session is told, the same when it goes on."""
+    own = options.data / PRINCIPLES
+    known = merged(library(), library(own)) if own.exists() else library()
+    return library(folder.principles(library_text(known)))
+
+
+def _learn(options: Options, ideas: Sequence[Principle]) -> None:
+    """Add the refuted ideas of a session to the file of this machine."""  # noqa: DOC501
+    if not ideas:
+        return
+    own = options.data / PRINCIPLES
+    try:
+        own.parent.mkdir(parents=True, exist_ok=True)
+        with own.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            known = library(own) if own.exists() else ()
+            write_atomically(own, library_text(merged(known, ideas)).encode())
+    except OSError as error:
+        raise environment_error(error, own) from error
+
+
+def _language(text: str) -> WrittenLanguage | None:
+    allowed: tuple[WrittenLanguage, ...] = get_args(WrittenLanguage)
+    for one in allowed:
+        if text == one:
+            return one
+    if text:
+        raise AgentCompileError(f"--language: {text[:80]!r} is not allowed", hint=f"allowed: {', '.join(allowed)}")
+    return None
+
+
+def _checked(options: Options, asked: Asked, path: Path) -> None:
+    """Refuse what is wrong before a folder is made or a model is captured."""  # noqa: DOC501
+    if not options.model:
+        hint = "agentcompile refine MODEL --region R, a checkpoint directory or preset:NAME"
+        raise AgentCompileError("no model was named", hint=hint)
+    if not asked.region:
+        hint = "--region R, a region's name, kind or id; `agentcompile inspect MODEL` lists them"
+        raise AgentCompileError("no region was named", hint=hint)
+    for name, value, least in (("attempts", asked.attempts, 1), ("patience", asked.patience, 0)):
+        arguments.whole(f"--{name}", value, least, 100_000)
+    if asked.record and replayed(options, asked):
+        raise AgentCompileError("--record and --replay: nothing new is asked in a replay", hint="give one of them")
+    _language(asked.language)
+    policy_of(asked.strategy)
+    models_of(options, asked)
+    temperatures_of(asked)
+    team_of(options, asked, path, silent, Usage())
+
+
+def _secrets(options: Options, asked: Asked) -> tuple[str, ...]:
+    with suppress(AgentCompileError):
+        return secrets_of(options, asked)
+    return ()
+
+
+def _new(flags: Mapping[str, object], given: Mapping[str, object]) -> tuple[Options, Asked, Path]:
+    found = resolve(flags)
+    usual = {name: USUAL[name] for name, source in found.sources if name in USUAL and source == "default"}
+    options = replace(found.options, **usual)  # type: ignore[arg-type] # they are all int
+    asked = replace(Asked(region=""), **_named(given))  # type: ignore[arg-type] # checked by Typer
+    path = (
+        Path(options.run_dir) if options.run_dir else session.new_name(options.runs, f"{options.model}-{asked.region}")
+    )
+    return replace(options, run_dir=str(path)), asked, path
+
+
+def _resumed(flags: Mapping[str, object], given: Mapping[str, object]) -> tuple[Options, Asked, Path]:
+    """Return what the session was begun with, and with what else it goes on."""  # noqa: DOC501
+    asks = resolve(flags).options
+    path = Path(asks.run_dir) if asks.run_dir else _unfinished(asks)
+    found, asked = SessionFolder.open(path).settings()
+    try:
+        options: Options = decode(Options, found, "options")
+    except CodecError as error:
+        text = f"{path}: its settings cannot be read: {error}"
+        raise AgentCompileError(text, hint="begin a session in another folder") from error
+    new = {name: getattr(asks, name) for name, value in flags.items() if value is not None}
+    own = _named(given)
+    for name, value in (*new.items(), *own.items()):
+        old = getattr(asked if name in own else options, name)
+        if name not in MAY_CHANGE and value != old:
+            text = f"--{name.replace('_', '-')}: {value!r}, but the session was begun with {old!r}"
+            raise AgentCompileError(text, hint="leave it out, or begin a session in another folder")
+    changed = {**new, "run_dir": str(path)}
+    return replace(options, **changed), replace(asked, **own), path  # type: ignore[arg-type] # checked above
+
+
+def _named(given: Mapping[str, object]) -> dict[str, object]:
+    """Return what was given, with folders made absolute."""
+    found = {name: value for name, value in given.items() if value is not None}
+    for name in ("record", "replay"):
+        if name in found:
+            found[name] = arguments.located(f"--{name}", str(found[name]), Path.cwd())
+    return found
+
+
+def _unfinished(options: Options) -> Path:
+    """Return the newest session that has not ended."""  # noqa: DOC501
+    for path in reversed(sessions_in(options.runs)):
+        run = session.RunDirectory(path)
+        with suppress(AgentCompileError):
+            if run.state().status != "finished" and not run.alive():
+                return path
+    raise AgentCompileError("--resume: no unfinished session", hint="--run-dir takes one; `agentcompile runs list`")
+
+
+def _settled(folder: SessionFolder, options: Options, asked: Asked) -> None:
+    try:
+        folder.settle(encode(options), asked)
+    except OSError as error:
+        raise environment_error(error, folder.path) from error
