@@ -194,7 +194,9 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", gzip.compress(b"{}"), gzip.compress(b'{"kind": "x"}'), gzip.compress(b"[")[:-4]]
+    "data",
+    [b"", b"{}", gzip.compress(b"{}"), gzip.compress(b'{"kind": "x"}'), gzip.compress(b"[")[:-4]],
+    ids=["empty", "not packed", "no fields", "unknown field", "cut short"],  # a packed text begins with the time
 )
 def test_a_damaged_question_is_refused_by_name(tmp_path: Path, data: bytes) -> None:
     path = recorded(tmp_path)
