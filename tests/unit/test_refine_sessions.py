@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentcompile.agents.folder import SessionFolder
-from agentcompile.agents.journal import nodes_of
+from agentcompile.agents.journal import Refused, nodes_of
 from agentcompile.cli import refining
 from agentcompile.errors import AgentCompileError, ExitCode
 from tests.unit.loopback import Play, completion, refusal, serving
@@ -103,14 +103,17 @@ def test_what_is_wrong_is_said_before_there_is_a_folder(run: Path, more: dict[st
 
 def test_hostile_answers_cost_an_attempt_each_and_are_never_judged(run: Path) -> None:
     gate = Admits()
-    answers = ["prose", "```json\n{}\n```\n```json\n{}\n```", "x" * 300_000, '{"notes": "n", "kernel": "k"}', ""]
-    with serving(*(completion(text) for text in answers)) as server:
-        begin(server, run, gate, attempts=len(answers))
-        assert len(server.requests) == len(answers)
+    answers = ["prose", "```json\n{}\n```\n```json\n{}\n```", "x" * 300_000, "y" * 3_000_000, '{"kernel": "k"}', ""]
+    with serving(*(completion(text) for text in answers), completion("{", finish="length")) as server:
+        begin(server, run, gate, attempts=len(answers) + 1)
+        assert len(server.requests) == len(answers) + 1
     assert gate.judged == []
     entries = SessionFolder(run).entries()
-    assert [type(one).__name__ for one in entries[1:]] == ["Refused"] * len(answers)
-    assert json.loads((run / "summary.json").read_text())["refused"] == len(answers)
+    assert [type(one).__name__ for one in entries[1:]] == ["Refused"] * (len(answers) + 1)
+    assert json.loads((run / "summary.json").read_text())["refused"] == len(answers) + 1
+    assert [one.reason for one in entries if isinstance(one, Refused)][
+        -1
+    ] == "code: the answer was cut off after 1 characters"
 
 
 def test_the_same_code_again_is_not_judged_again(run: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -114,6 +117,43 @@ def test_a_signal_ends_a_session_with_the_command_that_goes_on(run: Path) -> Non
         assert f"agentcompile refine --resume --run-dir {run}" in caught.value.hint
         assert begin(server, run, resume=True) == 0
         assert len(server.requests) == 3, "the first answer was kept"
+
+
+SLOW = """
+import sys, time; sys.path[:0] = {paths!r}
+from pathlib import Path
+from agentcompile.cli.exits import guarded
+from tests.unit.loopback import serving
+from tests.unit.refined import Gate
+from tests.unit.sessions import begin, faster
+
+class Sleeps(Gate):
+    def judge(self, written):
+        print("ready", flush=True)
+        time.sleep(60)
+
+with serving(faster) as server:
+    code = guarded(lambda: begin(server, Path({run!r}), Sleeps()))
+sys.exit(code)
+"""
+
+
+def test_a_session_is_stopped_in_the_middle_of_an_attempt(run: Path) -> None:
+    unit = Path(__file__).parent
+    script = SLOW.format(paths=[str(unit.parents[1]), str(unit)], run=str(run))
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    screen, out, err = paper()
+    assert refine_steering.stop({}, str(run), now=True, screen=screen) == 0
+    assert "ended" in out.getvalue()
+    assert f"go on with: agentcompile refine --resume --run-dir {run}" in err.getvalue()
+    _, said = child.communicate(timeout=20)
+    assert child.returncode == 128 + signal.SIGTERM
+    assert f"resume with: agentcompile refine --resume --run-dir {run}" in said
+    with serving(faster) as server:
+        assert begin(server, run, resume=True) == 0
+        assert len(server.requests) == 2
 
 
 def test_sessions_are_listed_and_shown_beside_runs(home: Path) -> None:
