@@ -144,7 +144,7 @@ class _ShownRecord:
             if isinstance(entry, Node):
                 folder.show_kernel(entry, language)
         if len(journal.entries) > 1:
-            screen.say(f"goes on after {attempts_of(journal.entries)} attempts")
+            screen.say(f"goes on after attempt {attempts_of(journal.entries)}")
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -28,7 +28,7 @@ ELSEWHERE = {
     "Past": ("validate",),
     "Ready": ("worker",),
     "weighed": ("validate",),
-    "Judge": ("ir", "refine", "agents"),
+    "Judge": ("ir", "refine", "agents", "cli"),
 }
 """Packages in which a name has another meaning, of its own."""
 PHRASES = (
