@@ -103,7 +103,7 @@ def _contract(contract: Contract) -> Json:
         "kind": contract.kind,
         "language": contract.language,
         "interface": contract.interface,
-        "floor_us": _us(contract.floor_ns),
+        "floor_us": _us(contract.floor_ns) or None,
         "reference_us": _us(contract.reference_ns),
         "incumbent_us": _us(contract.incumbent_ns),
     }

@@ -26,7 +26,7 @@ class Contract:
     interface: Json
     """Ports with shapes, dtypes, layouts and strides; operators; preconditions; tolerance; how the kernel is called."""
     floor_ns: float
-    """The least time that the bytes and FLOPs allow at the machine's measured rates: the roofline."""
+    """The least time that the bytes and FLOPs allow at the machine's measured rates: the roofline; 0 for not known."""
     reference_ns: float
     """The time of the captured operators in PyTorch."""
     incumbent_ns: float

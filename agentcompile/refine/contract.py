@@ -79,12 +79,14 @@ def contract_of(task: TuneTask, language: WrittenLanguage, ceiling: Ceiling, tim
         "forbidden": forbidden(language),
         "machine": _machine(target),
     }
+    # A ceiling taken on a busy machine is too low: a session would end at a floor that is none.
+    floor_ns = region.floor_ns(ceiling, task.residency) if ceiling.calm else 0.0
     return Contract(
         region=region.id,
         kind=region.kind,
         language=language,
         interface=interface,
-        floor_ns=region.floor_ns(ceiling, task.residency),
+        floor_ns=floor_ns,
         reference_ns=times.reference_ns,
         incumbent_ns=times.incumbent_ns,
     )

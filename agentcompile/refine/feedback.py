@@ -125,7 +125,7 @@ def _check(check: Check) -> Json:
 def _times(m: Measurement, region: Region, floor_ns: float, times: Times) -> dict[str, Json]:
     return {
         "us": _us(m.median_ns),
-        "floor_us": _us(floor_ns),
+        "floor_us": _us(floor_ns) or None,  # not known where the machine's rates were measured beside others
         "times_the_floor": _share(m.median_ns, floor_ns),
         "pytorch_us": _us(m.baseline_ns),
         "incumbent_us": _us(times.incumbent_ns),

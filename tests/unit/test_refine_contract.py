@@ -114,3 +114,11 @@ def test_a_region_that_no_kernel_can_serve_has_no_contract() -> None:
             contract_of(task(wrong, target=target()), language, CEILING, TIMES)  # type: ignore[arg-type]
         assert caught.value.exit_code is ExitCode.USAGE
         assert caught.value.hint
+
+
+def test_rates_that_were_measured_beside_others_give_no_floor() -> None:
+    own = task(region_for("linear"), target=target())
+    calm, busy = (contract_of(own, "cpp", replace(CEILING, calm=calm), TIMES) for calm in (True, False))
+    assert calm.floor_ns > 0
+    assert busy.floor_ns == 0.0
+    assert busy.digest == calm.digest
