@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -172,6 +173,14 @@ def ids(name: str, value: Any, most: int = MOST_IDS) -> array[int]:
         except OverflowError:
             index = next(i for i, one in enumerate(found) if not -(1 << 63) <= int(one) < 1 << 63)
             raise wrong(f"{name}[{index}]", found[index], "a token id, which 64 bits hold") from None
+
+
+def prices(text: str) -> tuple[float, float] | None:
+    """Return dollars for a million tokens of prompt and of answer, from ``IN,OUT``; None for any other text."""
+    parts = text.split(",")
+    if len(parts) != 2 or not all(re.fullmatch(r"\d{1,6}(\.\d{1,6})?", part.strip()) for part in parts):
+        return None
+    return float(parts[0]), float(parts[1])
 
 
 def is_batch(prompt: object) -> bool:

@@ -74,6 +74,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="advisor_tokens", kind="int", most=100_000_000, about="most tokens of these requests and answers"),
     Setting(name="advisor_cents", kind="int", most=10_000_000, about="most US cents of these; 0: no limit"),
     Setting(name="advisor_price", kind="price", about="dollars for a million tokens of prompt and of answer: IN,OUT"),
+    Setting(name="advisor_context", kind="int", most=1 << 30, about="tokens that its server holds; 0: it will say"),
     Setting(name="advisor_seconds", kind="int", least=1, most=86_400, about="most seconds for all answers"),
     Setting(name="budget", kind="int", most=1_000_000, about="most trials of the search, for each batch size"),
     Setting(name="seconds", kind="int", most=1_000_000, about="most seconds of search and step tuning; 0: no limit"),
@@ -114,6 +115,7 @@ class Options:
     advisor_tokens: int = 200_000
     advisor_cents: int = 0
     advisor_price: str = ""
+    advisor_context: int = 0
     advisor_seconds: int = 600
     budget: int = 160
     seconds: int = 900
@@ -305,7 +307,7 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
             return _advisor(_string(raw, shown), shown, base)
         case "price":
             text = _string(raw, shown)
-            if text and prices(text) is None:
+            if text and arguments.prices(text) is None:
                 raise _wrong(shown, raw, "two amounts in dollars, such as 0.15,0.60")
             return text
         case "text":
@@ -342,14 +344,6 @@ def _advisor(text: str, shown: str, base: Path) -> str:
             raise AgentCompileError(f"{shown}: a base URL holds no key, user or query", hint=hint)
         return text
     raise _wrong(shown, text, "heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR")
-
-
-def prices(text: str) -> tuple[float, float] | None:
-    """Return dollars for a million tokens of prompt and of answer, from ``IN,OUT``; None for any other text."""
-    parts = text.split(",")
-    if len(parts) != 2 or not all(re.fullmatch(r"\d{1,6}(\.\d{1,6})?", part.strip()) for part in parts):
-        return None
-    return float(parts[0]), float(parts[1])
 
 
 def advisor_secret(options: Options, environ: Mapping[str, str] | None = None) -> str:

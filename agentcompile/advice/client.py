@@ -1,7 +1,8 @@
 """Asks a language model about regions, with several request formats, retries and spending limits.
 
 A server without JSON schema support is asked for plain JSON, one without either for a text with one fenced block;
-`answer.py` decodes all three. Each call is booked before it is made. The result is an answer or a reason.
+`answer.py` decodes all three. A question that is too long for the server is cut, or divided; what the server holds is
+kept for the run. Each call is booked before it is made. The result is an answer or a reason.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from agentcompile.advice.answer import AnswerError, answer_of, read_answer
 from agentcompile.advice.exchange import Answered, Exchange, Rung
 from agentcompile.advice.ledger import Booking, Ledger
 from agentcompile.advice.prompt import Prompt
+from agentcompile.advice.room import Room, halves, is_too_long
 from agentcompile.advice.wire import Ask, Reply, Wire, WireError
 from agentcompile.events import AdviserCalled, AdviserReplied, Emit, silent
 from agentcompile.ir.advice import Usage
@@ -36,6 +38,13 @@ class Unanswered:
     """The reason why there is no advice."""
 
     reason: str
+    instead: tuple[Prompt, ...] = ()
+    """Questions about fewer regions each, to ask instead of one that is too long for the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TooLong:
+    """The server refused the question for its length."""
 
 
 class Client:
@@ -50,28 +59,42 @@ class Client:
         emit: Emit = silent,
         sleep: Callable[[float], object] = time.sleep,
         answered_by: str = "",
+        context: int = 0,
     ) -> None:
-        """Create a client; `emit` is told of a request before it is made, and may raise to prevent it, and after."""
+        """Create a client; `emit` is told of a request before it is made, and may raise to prevent it, and after.
+
+        `context` is the number of tokens that the server holds, question and answer together; 0: it will say so.
+        """
         self._wire, self._model, self._ledger = wire, model, ledger
         self._emit, self._sleep, self._answered_by = emit, sleep, answered_by
+        self._room = Room(context)
         self._rung = 0
         self._number = 0
         self._refused = ""
         self._lock = threading.Lock()
 
     def ask(self, prompt: Prompt) -> Answered | Unanswered:
-        """Ask about the regions of `prompt`, one request format after another until an answer can be read."""
+        """Ask about the regions of `prompt`, one request format after another until an answer can be read.
+
+        A question about one region is cut to what the server holds. One about several is not: `Unanswered.instead` has
+        two about half of them each.
+        """
         reason = ""
         rung = self._rung
         while rung < len(RUNGS):
-            got = self._attempts(prompt, RUNGS[rung])
+            fitting = self._fitting(prompt)
+            if isinstance(fitting, Unanswered):
+                return fitting
+            got = self._attempts(fitting, RUNGS[rung])
             if isinstance(got, Unanswered):
                 return got
+            if isinstance(got, _TooLong):
+                continue
             if isinstance(got, str):
                 reason = got
             else:
                 try:
-                    return self._answered(got, prompt, RUNGS[rung])
+                    return self._answered(got, fitting, RUNGS[rung])
                 except AnswerError as error:
                     reason = str(error)
                     if got.cut_off:
@@ -80,6 +103,16 @@ class Client:
             with self._lock:  # so that later requests start with this format
                 self._rung = rung = max(rung, min(self._rung, len(RUNGS)))
         return Unanswered(reason=reason or "the server knows no way of asking")
+
+    def _fitting(self, prompt: Prompt) -> Prompt | Unanswered:
+        """Return `prompt`, cut where it is too long for what is known of the server; or what to ask instead."""
+        if self._room.fits(prompt):
+            return prompt
+        said = f": {self._room.said}" if self._room.said else ""
+        about = f"too long for the server, which holds about {self._room.tokens} tokens{said}"
+        if len(prompt.asked) > 1:
+            return Unanswered(reason=about, instead=halves(prompt))
+        return self._room.cut(prompt) or Unanswered(reason=f"even the shortest question is {about}")
 
     def _answered(self, reply: Reply, prompt: Prompt, rung: Rung) -> Answered:
         found = answer_of(reply.text, fenced=rung == "text")
@@ -98,13 +131,13 @@ class Client:
         )
         return Answered(exchange=exchange, reading=read_answer(found, prompt, self._model))
 
-    def _attempts(self, prompt: Prompt, rung: Rung) -> Reply | Unanswered | str:
+    def _attempts(self, prompt: Prompt, rung: Rung) -> Reply | Unanswered | _TooLong | str:
         """Return a reply, `Unanswered` when no advice can be had, or why this request format does not work."""  # noqa: DOC501
         for attempt in range(1, ATTEMPTS + 1):
             if self._refused:
                 return Unanswered(reason=self._refused)
             got = self._call(prompt, rung)
-            if isinstance(got, Unanswered):
+            if isinstance(got, (Unanswered, _TooLong)):
                 return got
             if got.status == 200:
                 return got
@@ -121,9 +154,9 @@ class Client:
             self._sleep(wait_s)
         raise AssertionError("every attempt returns")
 
-    def _call(self, prompt: Prompt, rung: Rung) -> Reply | Unanswered:
+    def _call(self, prompt: Prompt, rung: Rung) -> Reply | Unanswered | _TooLong:
         system = prompt.system + (_FENCE if rung == "text" else "")
-        booking = self._ledger.book(len(system) + len(prompt.user))
+        booking = self._ledger.book(len(system) + len(prompt.user), self._room.answer(prompt))
         if isinstance(booking, str):
             return Unanswered(reason=f"a ceiling is reached: {booking}")
         with self._lock:
@@ -134,6 +167,7 @@ class Client:
             system=system,
             user=prompt.user,
             rung=rung,
+            bounded=len(prompt.asked) if self._room.tokens else 0,
             answer_tokens=booking.answer_tokens,
             timeout_s=booking.timeout_s,
         )
@@ -144,10 +178,14 @@ class Client:
             used = None if error.sent else Usage()
             self._settle(number, booking, used, str(error))
             return Unanswered(reason=str(error))
+        if is_too_long(reply.status, reply.text):
+            self._room.refused(prompt, booking.answer_tokens, f"status {reply.status}: {reply.text}")
+            self._settle(number, booking, Usage(), f"status {reply.status}: the question is too long", calls=0)
+            return _TooLong()
         used = reply.usage if reply.status == 200 else Usage()
         self._settle(number, booking, used, f"status {reply.status}")
         return reply
 
-    def _settle(self, number: int, booking: Booking, used: Usage | None, result: str) -> None:
-        taken = self._ledger.settle(booking, used)
+    def _settle(self, number: int, booking: Booking, used: Usage | None, result: str, *, calls: int = 1) -> None:
+        taken = self._ledger.settle(booking, used, calls=calls)
         self._emit(AdviserReplied(call=number, booked=booking.usage, used=taken, result=result))

@@ -15,11 +15,12 @@ from agentcompile.advice.counsel import Asks, Counsel
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import OpenAIWire, needs_openai
+from agentcompile.arguments import prices
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, silent
 from agentcompile.ir.advice import Advice, Question, Usage
 from agentcompile.ir.trial import Trial
-from agentcompile.options import OPENAI_ADVISOR, Options, advisor_secret, prices
+from agentcompile.options import OPENAI_ADVISOR, Options, advisor_secret
 
 FOLDER = "advice"
 """Name of the exchange folder inside a run directory."""
@@ -128,4 +129,5 @@ def client_of(options: Options, emit: Emit, spent: Usage, *, answered_by: str = 
         price=price or (0.0, 0.0),
     )
     wire = OpenAIWire(found["model"], found["url"] or "", advisor_secret(options))
-    return Client(wire, found["model"], Ledger(ceilings, spent), emit=emit, answered_by=answered_by)
+    ledger, context = Ledger(ceilings, spent), options.advisor_context
+    return Client(wire, found["model"], ledger, emit=emit, answered_by=answered_by, context=context)

@@ -75,12 +75,15 @@ class Ledger:
         """Return the seconds that are left for asking."""
         return self.ceilings.seconds - self._before_s - (self._clock() - self._begin)
 
-    def book(self, characters: int) -> Booking | str:
-        """Book a call with a prompt of that many characters; return which limit forbids it, as text, where one does."""
+    def book(self, characters: int, most_answer: int = MOST_ANSWER) -> Booking | str:
+        """Book a call with a prompt of that many characters and an answer of at most `most_answer` tokens.
+
+        Where a limit forbids it, return which one, as text.
+        """
         most, prompt = self.ceilings, characters // _CHARACTERS + 1
         with self._lock:
             left = most.tokens - self._spent.tokens - prompt
-            answer = min(left, MOST_ANSWER)
+            answer = min(left, most_answer)
             usage = Usage(calls=1, prompt_tokens=prompt, completion_tokens=max(answer, 0))
             usage = replace(usage, microdollars=most.cost(usage.prompt_tokens, usage.completion_tokens))
             if self._spent.calls >= most.calls:
@@ -98,16 +101,17 @@ class Ledger:
             self._spent += usage
             return Booking(usage=usage, answer_tokens=answer, timeout_s=timeout_s, at_s=self._clock())
 
-    def settle(self, booking: Booking, used: Usage | None) -> Usage:
+    def settle(self, booking: Booking, used: Usage | None, *, calls: int = 1) -> Usage:
         """Replace a call's booking with what it used, and return that; None for `used` counts the booked tokens.
 
-        The returned seconds are those that no other call was counted for.
+        The returned seconds are those that no other call was counted for. `calls` is 0 for a request that the server
+        refused before a model read it.
         """
         tokens = used or booking.usage
         cost = self.ceilings.cost(tokens.prompt_tokens, tokens.completion_tokens)
         with self._lock:
             now = self._clock()
             seconds, self._counted_s = now - max(booking.at_s, self._counted_s), now
-            taken = replace(tokens, calls=1, microdollars=cost, seconds=seconds)
+            taken = replace(tokens, calls=calls, microdollars=cost, seconds=seconds)
             self._spent = self._spent + taken - booking.usage
         return taken

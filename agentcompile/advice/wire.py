@@ -10,17 +10,16 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
-from agentcompile.advice.claims import CLAIMS
 from agentcompile.advice.exchange import Rung
+from agentcompile.advice.schema import answer_schema
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.cleaning import clean, redacted
-from agentcompile.ir.digest import Json
 
 CONNECT_S = 1.5
 """Seconds in which a server must accept the connection, so that one that is down costs little."""
@@ -49,6 +48,8 @@ class Ask:
     rung: Rung
     answer_tokens: int
     timeout_s: float
+    bounded: int = 0
+    """Regions of an answer whose schema limits lists and texts, so that a small model ends it; 0 sets no limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ class OpenAIWire:
                 max_completion_tokens=ask.answer_tokens,
                 timeout=openai.Timeout(ask.timeout_s, connect=min(CONNECT_S, ask.timeout_s)),
                 extra_headers={"accept-encoding": "identity"},
-                **_format(ask.rung),
+                **_format(ask.rung, bounded=ask.bounded),
             )
             return self._reply(int(response.status_code), bytes(response.content))
         except openai.APIStatusError as error:
@@ -196,66 +197,16 @@ def needs_openai() -> None:
         )
 
 
-def _format(rung: Rung) -> dict[str, Any]:
+def _format(rung: Rung, *, bounded: int) -> dict[str, Any]:
     match rung:
         case "json_schema":
-            schema = {"name": "advice", "strict": True, "schema": answer_schema()}
+            schema = {"name": "advice", "strict": True, "schema": answer_schema(bounded=bounded)}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
-        case "json_object":
-            return {"response_format": {"type": "json_object"}}
+        case "json_object":  # llama-cpp-python and others that serve small models take a schema here
+            own = {"schema": answer_schema(bounded=bounded)} if bounded else {}
+            return {"response_format": {"type": "json_object", **own}}
         case "text":
             return {}
-
-
-def answer_schema() -> dict[str, Json]:
-    """Return the JSON schema of one answer.
-
-    All fields are required, optional values are nullable, and no number or length is limited: servers that decode by a
-    schema have that subset in common. `answer.py` checks every limit and trusts no schema.
-    """
-    text: Json = {"type": "string"}
-    label = _object({"text": text, "rationale": text})
-    ranked = _object({"candidate": text, "rationale": text})
-    value: Json = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
-    hint = _object({"template": text, "param": text, "values": _list(value), "rationale": text})
-    name: Json = {"type": ["string", "null"]}
-    change: Json = {"type": "string", "enum": ["template", "parameter", "step"]}
-    steps = _list(_object({"change": change, "name": name, "value": value}))
-    # Servers write the keys in this order: the diagnosis comes first, because the rest follows from it.
-    region = _object(
-        {
-            "region": text,
-            "diagnosis": _object({"limit": text, "evidence": text, "attainable_us": {"type": ["number", "null"]}}),
-            "label": label,
-            "claims": _list(_claim(row.says for row in CLAIMS if row.topic == "semantic")),
-            "ranking": _list(ranked),
-            "sequences": _list(_object({"start": text, "steps": steps, "rationale": text})),
-            "hints": _list(hint),
-            "risks": _list(_claim(row.says for row in CLAIMS if row.topic != "semantic")),
-        }
-    )
-    return _object({"regions": _list(region)})
-
-
-def _claim(says: Iterable[str]) -> Json:
-    nullable: Json = {"type": ["string", "null"]}
-    text: Json = {"type": "string"}
-    return _object(
-        {"says": {"type": "string", "enum": [*says]}, "template": nullable, "value": nullable, "rationale": text}
-    )
-
-
-def _list(items: Json) -> Json:
-    return {"type": "array", "items": items}
-
-
-def _object(properties: dict[str, Json]) -> dict[str, Json]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": [*properties],
-        "additionalProperties": False,
-    }
 
 
 def _bounded(stream: Any, end: float) -> Any:
