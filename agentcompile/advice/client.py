@@ -97,6 +97,8 @@ class Client:
                     return self._answered(got, fitting, RUNGS[rung])
                 except AnswerError as error:
                     reason = str(error)
+                    if got.cut_off and self._room.ran_out(fitting, got):
+                        continue
                     if got.cut_off:
                         return Unanswered(reason=f"the answer was cut off: {reason}")
             rung += 1

@@ -1,7 +1,8 @@
-"""How long a question may be for the server that answers it: what it said of its context, and what it refused.
+"""How long a question may be for the server that answers it, from what the server refused or left unfinished.
 
-In: refusals of a question as too long, in the wordings of common servers, or a size that a setting names. Out: whether
-a question fits and how long its answer may be. Without either every question fits. What is learnt is kept for a run.
+In: refusals of a question as too long, in the wordings of common servers, answers that end early, or a size that a
+setting names. Out: whether a question fits and how long its answer may be. Without any of them every question fits.
+What is learnt is kept for a run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from agentcompile.advice.detail import SHORTER
 from agentcompile.advice.ledger import LEAST_ANSWER, MOST_ANSWER
 from agentcompile.advice.prompt import Prompt, prompt_of
+from agentcompile.advice.wire import Reply
 
 _NEVER = (401, 402, 403, 404)
 """Statuses that are about the key or the model, whatever the text says."""
@@ -121,6 +123,23 @@ class Room:
             if not found or found > self.length(prompt) + answer:  # a size that does not explain the refusal
                 found = _MOST
             self._tokens = max(min(found, round(self._tokens * _SHRINK) or self.length(prompt)), 1)
+
+    def ran_out(self, prompt: Prompt, reply: Reply) -> bool:
+        """Learn from an answer that was cut off; return whether a shorter question may get a whole one.
+
+        A server that holds the question may end the answer where its context is full, before it has the tokens that it
+        was allowed: then both together are what it holds.
+        """
+        used = reply.usage
+        if used is None or not used.tokens or used.completion_tokens >= reply.allowed:
+            return False
+        with self._lock:
+            if self._tokens and used.tokens > self._tokens * _SHRINK:
+                return False
+            self.said = f"the answer was cut off after {used.completion_tokens} tokens"
+            self._scale *= min(max(used.prompt_tokens / self.length(prompt), 0.4), 4.0)
+            self._tokens = used.tokens
+        return True
 
 
 def _number(forms: Sequence[re.Pattern[str]], text: str) -> int:

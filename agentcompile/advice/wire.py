@@ -62,6 +62,8 @@ class Reply:
     usage: Usage | None = None
     cut_off: bool = False
     """Whether the server stopped before the answer was complete."""
+    allowed: int = 0
+    """Most tokens of an answer that the request allowed."""
     retry_after_s: float | None = None
 
 
@@ -110,7 +112,7 @@ class OpenAIWire:
                 extra_headers={"accept-encoding": "identity"},
                 **_format(ask.rung, bounded=ask.bounded),
             )
-            return self._reply(int(response.status_code), bytes(response.content))
+            return self._reply(int(response.status_code), bytes(response.content), ask.answer_tokens)
         except openai.APIStatusError as error:
             said = self._hidden(error.response.content[:2000].decode(errors="replace"))
             wait = _retry_after(error.response.headers)
@@ -154,7 +156,7 @@ class OpenAIWire:
             raise WireError("a compressed response, which was not asked for")
         response.stream = _bounded(response.stream, self._end.at)
 
-    def _reply(self, status: int, body: bytes) -> Reply:
+    def _reply(self, status: int, body: bytes, allowed: int) -> Reply:
         try:
             text = body.decode()
         except UnicodeDecodeError as error:
@@ -175,6 +177,7 @@ class OpenAIWire:
             model=clean(self._hidden(str(found.get("model", ""))), 80),
             usage=_usage(found.get("usage")),
             cut_off=choice.get("finish_reason") == "length",
+            allowed=allowed,
         )
 
     def _hidden(self, text: str) -> str:

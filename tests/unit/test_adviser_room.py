@@ -218,7 +218,7 @@ def test_a_schema_sets_limits_only_where_the_context_is_small() -> None:
     for schema in (first["json_schema"]["schema"], second["schema"]):
         regions = schema["properties"]["regions"]
         assert regions["maxItems"] == 1
-        assert regions["items"]["properties"]["ranking"]["maxItems"] == 8
+        assert regions["items"]["properties"]["ranking"]["maxItems"] == 6
 
 
 @pytest.mark.parametrize(
@@ -358,3 +358,42 @@ def test_a_focus_is_told_in_every_length() -> None:
         prompt: Prompt = prompt_of([focused], detail)
         assert "focus" in json.loads(prompt.user)["regions"][0]
         assert "focus" in prompt.system
+
+
+def test_a_server_that_ends_an_answer_where_its_context_is_full_is_asked_a_shorter_question() -> None:
+    def play(request: dict[str, Any]) -> Play:
+        prompt, limit = tokens_of(request), 8192
+        whole = holding(1 << 20, "vLLM")(request)
+        if prompt + 1200 <= limit:
+            return whole
+        used = {"prompt_tokens": prompt, "completion_tokens": limit - prompt}
+        return completion('{"regions": [', finish="length", usage=used)
+
+    with serving(play) as server, client_of(server) as (client, ledger, _):
+        got = client.ask(prompt_of([WIDE]))
+    assert isinstance(got, Answered), got
+    assert len(server.requests) == 2
+    assert tokens_of(server.requests[1]) + 2048 <= 8192
+    assert ledger.spent.calls == 2, "an answer that was cut off was paid for"
+
+
+def test_an_answer_that_was_cut_off_where_it_had_to_end_is_not_asked_for_again() -> None:
+    used = {"prompt_tokens": 7000, "completion_tokens": MOST_ANSWER}
+    with serving(completion("{", finish="length", usage=used)) as server, client_of(server) as (client, _, _):
+        got = client.ask(prompt_of([WIDE]))
+    assert isinstance(got, Unanswered)
+    assert got.reason.startswith("the answer was cut off")
+    assert len(server.requests) == 1
+
+
+def test_answers_that_are_always_cut_off_end_soon() -> None:
+    draw = random.Random(2)
+
+    def play(request: dict[str, Any]) -> Play:
+        used = {"prompt_tokens": draw.randrange(1, 9000), "completion_tokens": draw.randrange(0, 500)}
+        return completion("{", finish="length", usage=used)
+
+    for _ in range(10):
+        with serving(play) as server, client_of(server, calls=100) as (client, _, _):
+            assert isinstance(client.ask(prompt_of([WIDE])), Unanswered)
+        assert len(server.requests) <= 12
