@@ -131,8 +131,9 @@ def _fits(value: Json, schema: Json) -> bool:
         case "object":
             parts = schema["properties"]
             assert isinstance(parts, dict)
-            own = isinstance(value, dict) and set(value) == set(parts)
-            return own and all(_fits(item, parts[key]) for key, item in value.items())
+            if not isinstance(value, dict) or set(value) != set(parts):
+                return False
+            return all(_fits(item, parts[key]) for key, item in value.items())
         case "array":
             return isinstance(value, list) and all(_fits(item, schema["items"]) for item in value)
         case kinds:
