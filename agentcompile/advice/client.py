@@ -30,6 +30,8 @@ _BUSY = (408, 409, 429, 500, 502, 503, 504, 529)
 _UNKNOWN_FORMAT = (400, 415, 422, 501)
 """Status codes of servers that do not support a response format."""
 _NOT_ALLOWED = (401, 402, 403, 404)
+ENOUGH_ANSWER = 4096
+"""Tokens of an answer from which on its schema need not limit lists and texts."""
 _FENCE = "\n\nPut the JSON object into one fenced block: a line ```json, the object, a line ```."
 
 
@@ -158,6 +160,8 @@ class Client:
 
     def _call(self, prompt: Prompt, rung: Rung) -> Reply | Unanswered | _TooLong:
         system = prompt.system + (_FENCE if rung == "text" else "")
+        if not self._room.fits(prompt):  # another thread has learnt more meanwhile
+            return _TooLong()
         booking = self._ledger.book(len(system) + len(prompt.user), self._room.answer(prompt))
         if isinstance(booking, str):
             return Unanswered(reason=f"a ceiling is reached: {booking}")
@@ -169,7 +173,7 @@ class Client:
             system=system,
             user=prompt.user,
             rung=rung,
-            bounded=len(prompt.asked) if self._room.tokens else 0,
+            bounded=len(prompt.asked) if booking.answer_tokens < ENOUGH_ANSWER else 0,
             answer_tokens=booking.answer_tokens,
             timeout_s=booking.timeout_s,
         )

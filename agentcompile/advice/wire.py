@@ -49,7 +49,7 @@ class Ask:
     answer_tokens: int
     timeout_s: float
     bounded: int = 0
-    """Regions of an answer whose schema limits lists and texts, so that a small model ends it; 0 sets no limits."""
+    """Regions of an answer whose schema limits lists and texts, so that a small model ends it; 0: no limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
