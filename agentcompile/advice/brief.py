@@ -11,8 +11,8 @@ from agentcompile.advice.claims import CLAIMS
 
 ITEMS: Mapping[str, int] = {"claims": 2, "ranking": 6, "sequences": 2, "hints": 3, "risks": 2, "steps": 3, "values": 4}
 """Most items of each list of an answer that a server with a small context is asked for, so that it can end it."""
-SENTENCE, NAME = 80, 40
-"""Most characters of a sentence, and of a name, in such an answer."""
+SENTENCE = 80
+"""Most characters of a text in such an answer."""
 _FOCUS = """
 - focus, or fastest: candidates where the search stands, with what became of them. Let sequences start there."""
 

@@ -17,6 +17,7 @@ from agentcompile.advice.exchange import Answered, Exchange, Rung
 from agentcompile.advice.ledger import Booking, Ledger
 from agentcompile.advice.prompt import Prompt
 from agentcompile.advice.room import Room, halves, is_too_long
+from agentcompile.advice.schema import names_in
 from agentcompile.advice.wire import Ask, Reply, Wire, WireError
 from agentcompile.events import AdviserCalled, AdviserReplied, Emit, silent
 from agentcompile.ir.advice import Usage
@@ -31,7 +32,7 @@ _UNKNOWN_FORMAT = (400, 415, 422, 501)
 """Status codes of servers that do not support a response format."""
 _NOT_ALLOWED = (401, 402, 403, 404)
 ENOUGH_ANSWER = 4096
-"""Tokens of an answer from which on its schema need not limit lists and texts."""
+"""Tokens of an answer from which on its schema need not limit lists, texts and names."""
 _FENCE = "\n\nPut the JSON object into one fenced block: a line ```json, the object, a line ```."
 
 
@@ -173,7 +174,7 @@ class Client:
             system=system,
             user=prompt.user,
             rung=rung,
-            bounded=len(prompt.asked) if booking.answer_tokens < ENOUGH_ANSWER else 0,
+            names=names_in(prompt.asked, prompt.detail.listed) if booking.answer_tokens < ENOUGH_ANSWER else None,
             answer_tokens=booking.answer_tokens,
             timeout_s=booking.timeout_s,
         )

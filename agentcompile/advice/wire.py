@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
 from agentcompile.advice.exchange import Rung
-from agentcompile.advice.schema import answer_schema
+from agentcompile.advice.schema import Names, answer_schema
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.cleaning import clean, redacted
@@ -48,8 +48,8 @@ class Ask:
     rung: Rung
     answer_tokens: int
     timeout_s: float
-    bounded: int = 0
-    """Regions of an answer whose schema limits lists and texts, so that a small model ends it; 0: no limits."""
+    names: Names | None = None
+    """What the question names, for a schema that allows no others and sets limits; None for one that does neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class OpenAIWire:
                 max_completion_tokens=ask.answer_tokens,
                 timeout=openai.Timeout(ask.timeout_s, connect=min(CONNECT_S, ask.timeout_s)),
                 extra_headers={"accept-encoding": "identity"},
-                **_format(ask.rung, bounded=ask.bounded),
+                **_format(ask),
             )
             return self._reply(int(response.status_code), bytes(response.content), ask.answer_tokens)
         except openai.APIStatusError as error:
@@ -200,13 +200,13 @@ def needs_openai() -> None:
         )
 
 
-def _format(rung: Rung, *, bounded: int) -> dict[str, Any]:
-    match rung:
+def _format(ask: Ask) -> dict[str, Any]:
+    match ask.rung:
         case "json_schema":
-            schema = {"name": "advice", "strict": True, "schema": answer_schema(bounded=bounded)}
+            schema = {"name": "advice", "strict": True, "schema": answer_schema(ask.names)}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
         case "json_object":  # llama-cpp-python and others that serve small models take a schema here
-            own = {"schema": answer_schema(bounded=bounded)} if bounded else {}
+            own = {"schema": answer_schema(ask.names)} if ask.names else {}
             return {"response_format": {"type": "json_object", **own}}
         case "text":
             return {}

@@ -211,14 +211,19 @@ def test_for_a_server_without_a_limit_nothing_changes() -> None:
     assert "maxItems" not in json.dumps(request)
 
 
-def test_a_schema_sets_limits_only_where_the_context_is_small() -> None:
+def test_a_schema_sets_limits_and_names_only_where_the_context_is_small() -> None:
     with serving(refusal(422), completion("{}")) as server, client_of(server, context=4096) as (client, _, _):
         client.ask(prompt_of([WIDE]))
     first, second = (request["response_format"] for request in server.requests[:2])
     for schema in (first["json_schema"]["schema"], second["schema"]):
         regions = schema["properties"]["regions"]
         assert regions["maxItems"] == 1
-        assert regions["items"]["properties"]["ranking"]["maxItems"] == 6
+        region = regions["items"]["properties"]
+        assert region["region"]["enum"] == [prompt_of([WIDE]).asked[0].id]
+        assert region["ranking"]["maxItems"] == 6
+        shown = json.loads(server.requests[0]["messages"][1]["content"])["regions"][0]["candidates"]
+        assert region["ranking"]["items"]["properties"]["candidate"]["enum"] == [row[0] for row in shown]
+        assert region["hints"]["items"]["properties"]["param"]["enum"] == ["FORM", "TILES", "AHEAD", "INTO"]
 
 
 @pytest.mark.parametrize(
