@@ -18,24 +18,24 @@ from agentcompile.ir.template import ParamValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """What a question names: regions, templates, listed candidates, parameters, and the values of these."""
+    """What a question names: regions, templates, listed candidates, and the domain of each template's parameters."""
 
     regions: tuple[str, ...]
     templates: tuple[str, ...]
     candidates: tuple[str, ...]
-    params: tuple[str, ...]
-    values: tuple[ParamValue, ...]
+    domains: tuple[tuple[str, str, tuple[ParamValue, ...]], ...]
+    """(template, parameter, values); a template's name may mean another one in each region."""
 
 
 def names_in(asked: Sequence[Asked], listed: int) -> Names:
     """Return the names in a question that lists at most `listed` candidates of each region."""
-    params = [param for one in asked for template in one.templates.values() for param in template.params]
+    templates = [(id, template) for one in asked for id, template in one.templates.items()]
+    domains = [(id, param.name, tuple(param.domain)) for id, template in templates for param in template.params]
     return Names(
         regions=tuple(one.id for one in asked),
-        templates=tuple(dict.fromkeys(id for one in asked for id in one.templates)),
+        templates=tuple(dict.fromkeys(id for id, _ in templates)),
         candidates=tuple(dict.fromkeys(id for one in asked for id in one.sampled(listed).candidates)),
-        params=tuple(dict.fromkeys(param.name for param in params)),
-        values=tuple(dict.fromkeys(value for param in params for value in param.domain)),
+        domains=tuple(dict.fromkeys(domains)),
     )
 
 
@@ -48,6 +48,11 @@ def answer_schema(names: Names | None = None) -> dict[str, Json]:
     return _Schema(names).answer()
 
 
+_STRING: Mapping[str, Json] = {"type": "string"}
+_NULL: Json = {"type": "null"}
+_VALUE: Json = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+
+
 class _Schema:
     def __init__(self, names: Names | None) -> None:
         self._names = names
@@ -56,40 +61,66 @@ class _Schema:
 
     def answer(self) -> dict[str, Json]:
         text, names = self._text, self._names
-        template = self._one_of(names.templates if names else ())
-        param = self._one_of(names.params if names else ())
         start = self._one_of((*names.templates, *names.candidates) if names else ())
-        value: Json = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
-        if names:
-            value = {"enum": [*names.values]}
-        to: Json = {"enum": [*names.values, *names.templates]} if names else value
         label = _object({"text": text, "rationale": text})
         ranked = _object({"candidate": self._one_of(names.candidates if names else ()), "rationale": text})
-        values = self._list("values", value)
-        hint = _object({"template": template, "param": param, "values": values, "rationale": text})
-        change: Json = {"type": "string", "enum": ["template", "parameter", "step"]}
-        steps = self._list("steps", _object({"change": change, "name": _nullable(param), "value": to}))
+        steps = self._list("steps", self._step())
         # Servers write the keys in this order: the diagnosis comes first, because the rest follows from it.
         region = _object(
             {
                 "region": self._one_of(names.regions if names else ()),
                 "diagnosis": _object({"limit": text, "evidence": text, "attainable_us": {"type": ["number", "null"]}}),
                 "label": label,
-                "claims": self._list("claims", self._claim(template, semantic=True)),
+                "claims": self._list("claims", self._claim(semantic=True)),
                 "ranking": self._list("ranking", ranked),
                 "sequences": self._list("sequences", _object({"start": start, "steps": steps, "rationale": text})),
-                "hints": self._list("hints", hint),
-                "risks": self._list("risks", self._claim(template, semantic=False)),
+                "hints": self._list("hints", self._hint()),
+                "risks": self._list("risks", self._claim(semantic=False)),
             }
         )
         return _object({"regions": self._list("regions", region)})
 
-    def _claim(self, template: dict[str, Json], *, semantic: bool) -> Json:
+    def _hint(self) -> Json:
+        """Return the form of a hint, an alternative for each parameter of a template where names are known."""
+
+        def form(template: Json, param: Json, value: Json) -> Json:
+            values = self._list("values", value)
+            return _object({"template": template, "param": param, "values": values, "rationale": self._text})
+
+        if self._names is None:
+            return form({**_STRING}, {**_STRING}, _VALUE)
+        return {"anyOf": [form(_only(t), _only(p), {"enum": [*domain]}) for t, p, domain in self._names.domains]}
+
+    def _step(self) -> Json:
+        names = self._names
+        if names is None:
+            change: Json = {"type": "string", "enum": ["template", "parameter", "step"]}
+            return _object({"change": change, "name": _nullable(_STRING), "value": _VALUE})
+        domains: dict[str, dict[ParamValue, None]] = {}
+        for _, param, values in names.domains:
+            domains.setdefault(param, {}).update(dict.fromkeys(values))
+        other = _object({"change": _only("template"), "name": _NULL, "value": self._one_of(names.templates)})
+        return {"anyOf": [other, *(_assigned(param, [*values]) for param, values in domains.items())]}
+
+    def _claim(self, *, semantic: bool) -> Json:
         rows = [row for row in CLAIMS if (row.topic == "semantic") is semantic]
-        says: Json = {"type": "string", "enum": [row.says for row in rows]}
-        found = dict.fromkeys(value for row in rows for value in row.values)
-        value = _nullable(self._one_of(tuple(found) if self._names else ()))
-        return _object({"says": says, "template": _nullable(template), "value": value, "rationale": self._text})
+
+        def form(says: Json, template: Json, value: Json) -> Json:
+            return _object({"says": says, "template": template, "value": value, "rationale": self._text})
+
+        if self._names is None:
+            return form({"type": "string", "enum": [row.says for row in rows]}, *(_nullable(_STRING),) * 2)
+        templates = self._one_of(self._names.templates)
+        return {
+            "anyOf": [
+                form(
+                    _only(row.says),
+                    templates if row.of_template else _NULL,
+                    self._one_of(row.values) if row.values else _NULL,
+                )
+                for row in rows
+            ]
+        }
 
     def _one_of(self, names: Sequence[str]) -> dict[str, Json]:
         """Return the form of a text that is one of `names`, where there are any."""
@@ -100,10 +131,17 @@ class _Schema:
         return {"type": "array", "items": items, **limit}
 
 
-def _nullable(form: dict[str, Json]) -> dict[str, Json]:
-    """Return a form of text that may be null instead."""
-    allowed = form.get("enum")
-    return {"type": ["string", "null"], **({"enum": [*allowed, None]} if isinstance(allowed, list) else {})}
+def _only(name: str) -> dict[str, Json]:
+    return {"type": "string", "enum": [name]}
+
+
+def _assigned(param: str, values: Sequence[Json]) -> Json:
+    """Return the form of a step that sets a parameter to one of `values`."""
+    return _object({"change": _only("parameter"), "name": _only(param), "value": {"enum": [*values]}})
+
+
+def _nullable(form: Mapping[str, Json]) -> dict[str, Json]:
+    return {**form, "type": ["string", "null"]}
 
 
 def _object(properties: Mapping[str, Json]) -> dict[str, Json]:

@@ -223,7 +223,10 @@ def test_a_schema_sets_limits_and_names_only_where_the_context_is_small() -> Non
         assert region["ranking"]["maxItems"] == 6
         shown = json.loads(server.requests[0]["messages"][1]["content"])["regions"][0]["candidates"]
         assert region["ranking"]["items"]["properties"]["candidate"]["enum"] == [row[0] for row in shown]
-        assert region["hints"]["items"]["properties"]["param"]["enum"] == ["FORM", "TILES", "AHEAD", "INTO"]
+        hints = [form["properties"] for form in region["hints"]["items"]["anyOf"]]
+        named = [(hint["template"]["enum"][0], hint["param"]["enum"][0]) for hint in hints]
+        assert named == [("t1", "FORM"), ("t2", "TILES"), ("t2", "AHEAD"), ("t2", "INTO")]
+        assert hints[1]["values"]["items"]["enum"] == [1, 2, 4, 8, 16]
 
 
 @pytest.mark.parametrize(
