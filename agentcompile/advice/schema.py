@@ -81,13 +81,13 @@ class _Schema:
         return _object({"regions": self._list("regions", region)})
 
     def _hint(self) -> Json:
-        """Return the form of a hint, an alternative for each parameter of a template where names are known."""
+        """Return the form of a hint, an alternative for each parameter of a template where any are known."""
 
         def form(template: Json, param: Json, value: Json) -> Json:
             values = self._list("values", value)
             return _object({"template": template, "param": param, "values": values, "rationale": self._text})
 
-        if self._names is None:
+        if self._names is None or not self._names.domains:
             return form({**_STRING}, {**_STRING}, _VALUE)
         return {"anyOf": [form(_only(t), _only(p), {"enum": [*domain]}) for t, p, domain in self._names.domains]}
 

@@ -21,6 +21,7 @@ from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.ledger import LEAST_ANSWER, MOST_ANSWER, Ceilings, Ledger
 from agentcompile.advice.prompt import Prompt, prompt_of
 from agentcompile.advice.room import Room, is_too_long
+from agentcompile.advice.schema import answer_schema, names_in
 from agentcompile.advice.wire import OpenAIWire
 from agentcompile.events import AdviceMissed, AdviceTaken, AdviserReplied, Event, silent
 from agentcompile.ir.advice import Question, Usage
@@ -405,3 +406,11 @@ def test_answers_that_are_always_cut_off_end_soon() -> None:
         with serving(play) as server, client_of(server, calls=100) as (client, _, _):
             assert isinstance(client.ask(prompt_of([WIDE])), Unanswered)
         assert len(server.requests) <= 12
+
+
+def test_a_schema_has_no_empty_list_of_alternatives() -> None:
+    fixed = fakes.rows_template(id="linear/fixed", arch=(), requires=(), params=(), workspaces=(), layouts=())
+    space = Space(WIDE.region, (fixed,), fakes.target())
+    (asked,) = prompt_of([replace(WIDE, templates=space.templates, candidates=tuple(space), history=())]).asked
+    text = json.dumps(answer_schema(names_in([asked], 4)))
+    assert "[]" not in text
