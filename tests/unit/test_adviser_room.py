@@ -6,7 +6,6 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +14,19 @@ import pytest
 from agentcompile.advice import configure
 from agentcompile.advice.client import Client, Unanswered
 from agentcompile.advice.counsel import Counsel
-from agentcompile.advice.detail import FULL, SHORTER
+from agentcompile.advice.detail import SHORTER
 from agentcompile.advice.exchange import Answered, Cassette
 from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.ledger import LEAST_ANSWER, MOST_ANSWER, Ceilings, Ledger
-from agentcompile.advice.prompt import Prompt, prompt_of
+from agentcompile.advice.prompt import prompt_of
 from agentcompile.advice.room import Room, is_too_long
-from agentcompile.advice.schema import answer_schema, names_in
 from agentcompile.advice.wire import OpenAIWire
 from agentcompile.events import AdviceMissed, AdviceTaken, AdviserReplied, Event, silent
 from agentcompile.ir.advice import Question, Usage
-from agentcompile.ir.template import Param
 from agentcompile.options import resolve
-from agentcompile.space import Space
-from tests.unit import fakes
-from tests.unit.answers import answer, question
+from tests.unit.answers import answer
 from tests.unit.loopback import Play, Server, completion, refusal, serving
+from tests.unit.wide import WIDE, wide
 
 WORDINGS: dict[str, tuple[int, str]] = {
     "llama.cpp": (
@@ -90,27 +86,6 @@ OTHERS = (
 )
 
 
-def wide(rows: int = 4096) -> Question:
-    """A region of hundreds of candidates with sixty trials, about as long a question as a real one."""
-    numbers = (
-        Param(name="TILES", domain=(1, 2, 4, 8, 16), default=1, about="rows side by side, each a stream " * 3),
-        Param(name="AHEAD", domain=tuple(range(0, 102400, 4096)), default=4096, about="bytes ahead of a load " * 3),
-        Param(name="INTO", domain=(1, 2, 3), default=1, about="the level of cache that is read into " * 3),
-    )
-    words = Param(name="FORM", domain=("mv", "linear"), default="mv", about="the routine")
-    templates = (
-        fakes.rows_template(id="linear/packed", arch=(), requires=("TILES > 0",), params=numbers, about="packed " * 20),
-        fakes.rows_template(id="linear/form", arch=(), requires=(), params=(words,), workspaces=(), layouts=()),
-    )
-    region = fakes.linear_region(rows=rows)
-    space = Space(region, templates, fakes.target())
-    candidates = tuple(space)
-    draw = random.Random(1)
-    history = tuple(fakes.measured(one, draw.uniform(-1, 1)) for one in draw.sample(candidates, 60))
-    return replace(question(), region=region, templates=space.templates, candidates=candidates, history=history)
-
-
-WIDE = wide()
 OTHER, THIRD = wide(512), wide(1024)
 GOOD = answer(prompt_of([WIDE, OTHER, THIRD]))["regions"]
 
@@ -335,40 +310,6 @@ def test_an_answer_to_a_shortened_question_is_replayed_and_may_name_what_was_not
     )
 
 
-def test_every_shorter_question_is_shorter_and_keeps_what_matters_most() -> None:
-    before = prompt_of([WIDE])
-    best, worst = (pick(WIDE.history, key=_ratio).candidate for pick in (max, min))
-    for detail in SHORTER:
-        prompt = prompt_of([WIDE], detail)
-        assert len(prompt.system) + len(prompt.user) < len(before.system) + len(before.user)
-        assert prompt.asked[0].key == before.asked[0].key
-        (region,) = json.loads(prompt.user)["regions"]
-        assert [len(one["parameters"]) for one in region["templates"]] == [1, 3]
-        assert region["templates"][1]["constraints"] == ["TILES > 0"]
-        assert json.loads(prompt.user)["machine"] == json.loads(before.user)["machine"]
-        asked = prompt.asked[0].sampled(detail.listed)
-        names = [row[0] for row in region["trials"]]
-        assert names[0] == asked.name(best)
-        assert len(names) <= detail.trials
-        if detail.trials < FULL.trials:
-            assert names[-1] == asked.name(worst)
-        for id, template, *values in region["candidates"]:
-            assert prompt.asked[0].named(id) == prompt.asked[0].named(f"{template}({','.join(map(str, values))})")
-        before = prompt
-
-
-def _ratio(trial: Any) -> float:
-    return float(trial.verdict.measurement.log_ratio)
-
-
-def test_a_focus_is_told_in_every_length() -> None:
-    focused = replace(WIDE, focus=(WIDE.candidates[7].id,))
-    for detail in SHORTER:
-        prompt: Prompt = prompt_of([focused], detail)
-        assert "focus" in json.loads(prompt.user)["regions"][0]
-        assert "focus" in prompt.system
-
-
 def test_a_server_that_ends_an_answer_where_its_context_is_full_is_asked_a_shorter_question() -> None:
     def play(request: dict[str, Any]) -> Play:
         prompt, limit = tokens_of(request), 8192
@@ -406,11 +347,3 @@ def test_answers_that_are_always_cut_off_end_soon() -> None:
         with serving(play) as server, client_of(server, calls=100) as (client, _, _):
             assert isinstance(client.ask(prompt_of([WIDE])), Unanswered)
         assert len(server.requests) <= 12
-
-
-def test_a_schema_has_no_empty_list_of_alternatives() -> None:
-    fixed = fakes.rows_template(id="linear/fixed", arch=(), requires=(), params=(), workspaces=(), layouts=())
-    space = Space(WIDE.region, (fixed,), fakes.target())
-    (asked,) = prompt_of([replace(WIDE, templates=space.templates, candidates=tuple(space), history=())]).asked
-    text = json.dumps(answer_schema(names_in([asked], 4)))
-    assert "[]" not in text
