@@ -95,7 +95,8 @@ class _Schema:
                 "risks": self._list("risks", self._claim(semantic=False)),
             }
         )
-        return object_of({"regions": self._list("regions", region)})
+        least: dict[str, Json] = {"minItems": len(names.regions)} if names else {}
+        return object_of({"regions": {**list_of(region), **self._most("regions"), **least}})
 
     def _hint(self) -> Json:
         """Return the form of a hint, an alternative for each parameter of a template where any are known."""
@@ -144,8 +145,10 @@ class _Schema:
         return {"type": "string", **({"enum": [*names]} if names else {})}
 
     def _list(self, name: str, items: Json) -> Json:
-        limit: dict[str, Json] = {"maxItems": self._items[name]} if name in self._items else {}
-        return {**list_of(items), **limit}
+        return {**list_of(items), **self._most(name)}
+
+    def _most(self, name: str) -> dict[str, Json]:
+        return {"maxItems": self._items[name]} if name in self._items else {}
 
 
 def _only(name: str) -> dict[str, Json]:

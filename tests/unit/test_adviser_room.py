@@ -194,6 +194,7 @@ def test_a_schema_sets_limits_and_names_only_where_the_context_is_small() -> Non
     for schema in (first["json_schema"]["schema"], second["schema"]):
         regions = schema["properties"]["regions"]
         assert regions["maxItems"] == 1
+        assert regions["minItems"] == 1
         region = regions["items"]["properties"]
         assert region["region"]["enum"] == [prompt_of([WIDE]).asked[0].id]
         assert region["ranking"]["maxItems"] == 6
