@@ -74,6 +74,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="advisor_tokens", kind="int", most=100_000_000, about="most tokens of these requests and answers"),
     Setting(name="advisor_cents", kind="int", most=10_000_000, about="most US cents of these; 0: no limit"),
     Setting(name="advisor_price", kind="price", about="dollars for a million tokens of prompt and of answer: IN,OUT"),
+    Setting(name="advisor_context", kind="int", most=1 << 30, about="tokens that its server holds; 0: it will say"),
     Setting(name="advisor_seconds", kind="int", least=1, most=86_400, about="most seconds for all answers"),
     Setting(name="budget", kind="int", most=1_000_000, about="most trials of the search, for each batch size"),
     Setting(name="seconds", kind="int", most=1_000_000, about="most seconds of search and step tuning; 0: no limit"),
@@ -113,6 +114,7 @@ class Options:
     advisor_tokens: int = 200_000
     advisor_cents: int = 0
     advisor_price: str = ""
+    advisor_context: int = 0
     advisor_seconds: int = 600
     budget: int = 160
     seconds: int = 900

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentcompile.ir.advice import Question
 from agentcompile.ir.digest import Json, digest
@@ -48,6 +48,16 @@ class Asked:
         about: list[Json] = [["focus", *self.question.focus]] if self.question.focus else []
         about += [["round", self.question.round]] if self.question.round else []
         return digest("question/1", _IDS, self.question.region.id, self.question.residency, listed, *about)
+
+    def sampled(self, most: int) -> Asked:
+        """Return this with at most `most` of the listed candidates, evenly spaced, each with the id that it has here.
+
+        It is for a shorter text. An answer to that is read, and recorded, with the whole list.
+        """
+        if len(self.candidates) <= most:
+            return self
+        step = math.ceil(len(self.candidates) / most)
+        return replace(self, candidates=dict(list(self.candidates.items())[::step]))
 
     @functools.cached_property
     def names(self) -> Mapping[str, str]:

@@ -1,7 +1,8 @@
 """Asks a language model, about regions or anything else, with several request formats, retries and spending limits.
 
 A server without JSON schema support is asked for plain JSON, one without either for a text with one fenced block;
-`answer.py` decodes all three. Each call is booked before it is made. The result is an answer or a reason.
+`answer.py` decodes all three. A question about regions that is too long for the server is cut, or divided; what the
+server holds is kept for the run. Each call is booked before it is made. The result is an answer or a reason.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from agentcompile.advice.answer import AnswerError, answer_of, read_answer
 from agentcompile.advice.exchange import Answered, Exchange, Rung
 from agentcompile.advice.ledger import Booking, Ledger, Price
 from agentcompile.advice.prompt import Prompt
+from agentcompile.advice.room import Room, halves, is_too_long
+from agentcompile.advice.schema import Names, names_in
 from agentcompile.advice.wire import Ask, Reply, Wire, WireError
 from agentcompile.events import AdviserCalled, AdviserReplied, Emit, silent
 from agentcompile.ir.advice import Usage
@@ -32,6 +35,8 @@ _BUSY = (408, 409, 429, 500, 502, 503, 504, 529)
 _UNKNOWN_FORMAT = (400, 415, 422, 501)
 """Status codes of servers that do not support a response format."""
 _NOT_ALLOWED = (401, 402, 403, 404)
+ENOUGH_ANSWER = 4096
+"""Tokens of an answer from which on its schema need not limit lists, texts and names."""
 _FENCE = "\n\nPut the JSON object into one fenced block: a line ```json, the object, a line ```."
 
 
@@ -44,6 +49,16 @@ class Unanswered:
     """Whether the server did answer, with what is no text or is too long."""
     final: bool = False
     """Whether asking again is of no use: a ceiling is reached, or the server refuses."""
+    instead: tuple[Prompt, ...] = ()
+    """Questions about fewer regions each, to ask instead of one that is too long for the server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TooLong(Unanswered):
+    """The question is too long for the server; a shorter one may be answered."""
+
+    allowed: int = 0
+    """Most tokens of the answer to the request that the server refused; 0 for one that was not made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +69,15 @@ class Request:
     user: str
     schema: dict[str, Json] | None = None
     """Schema of the answer; None for that of advice."""
+    names: Names | None = None
+    """What a question for advice names, for the schema where the answer must be short."""
     temperature: float | None = None
     """None leaves it to the server."""
+    most_answer: Callable[[], int] | None = None
+    """Returns, before each call, the most tokens of the answer: 0 where the server is known by then to have no room.
+
+    None: as many as the ledger allows.
+    """
 
 
 class Requester:
@@ -130,7 +152,10 @@ class Requester:
 
     def _call(self, request: Request, rung: Rung) -> Reply | Unanswered:
         system = request.system + (_FENCE if rung == "text" else "")
-        booking = self._ledger.book(len(system) + len(request.user), self._price)
+        most = None if request.most_answer is None else request.most_answer()
+        if most == 0:  # another thread has learnt more meanwhile
+            return TooLong(reason="the server has no room for an answer")
+        booking = self._ledger.book(len(system) + len(request.user), self._price, most_answer=most)
         if isinstance(booking, str):
             return Unanswered(reason=f"a ceiling is reached: {booking}", final=True)
         with self._lock:
@@ -143,6 +168,7 @@ class Requester:
             answer_tokens=booking.answer_tokens,
             timeout_s=booking.timeout_s,
             schema=request.schema,
+            names=request.names if booking.answer_tokens < ENOUGH_ANSWER else None,
             temperature=request.temperature,
         )
         try:
@@ -152,12 +178,15 @@ class Requester:
             used = None if error.sent else Usage()
             self._settle(number, booking, used, str(error))
             return Unanswered(reason=str(error), answered=error.answered)
+        if is_too_long(reply.status, reply.text):
+            self._settle(number, booking, Usage(), f"status {reply.status}: the question is too long", calls=0)
+            return TooLong(reason=f"status {reply.status}: {reply.text}", allowed=booking.answer_tokens)
         used = reply.usage if reply.status == 200 else Usage()
         self._settle(number, booking, used, f"status {reply.status}")
         return reply
 
-    def _settle(self, number: int, booking: Booking, used: Usage | None, result: str) -> None:
-        taken = self._ledger.settle(booking, used)
+    def _settle(self, number: int, booking: Booking, used: Usage | None, result: str, *, calls: int = 1) -> None:
+        taken = self._ledger.settle(booking, used, calls=calls)
         self._emit(AdviserReplied(call=number, booked=booking.usage, used=taken, result=result))
 
 
@@ -173,15 +202,60 @@ class Client:
         emit: Emit = silent,
         sleep: Callable[[float], object] = time.sleep,
         answered_by: str = "",
+        context: int = 0,
     ) -> None:
-        """Create a client; `emit` is told of a request before it is made, and may raise to prevent it, and after."""
+        """Create a client; `emit` is told of a request before it is made, and may raise to prevent it, and after.
+
+        `context` is the number of tokens that the server holds, question and answer together; 0: it will say so.
+        """
         self._requester = Requester(wire, ledger, emit=emit, sleep=sleep)
         self._model, self._answered_by = model, answered_by
+        self._room = Room(context)
 
     def ask(self, prompt: Prompt) -> Answered | Unanswered:
-        """Ask about the regions of `prompt`, one request format after another until an answer can be read."""
-        request = Request(system=prompt.system, user=prompt.user)
-        return self._requester.ask(request, lambda reply, rung: self._answered(reply, prompt, rung))
+        """Ask about the regions of `prompt`, one request format after another until an answer can be read.
+
+        A question about one region is cut to what the server holds. One about several is not: `Unanswered.instead` has
+        two about half of them each.
+        """
+        while True:  # the room gets smaller until a question fits, or none can
+            fitting = self._fitting(prompt)
+            got = fitting if isinstance(fitting, Unanswered) else self._asked(fitting)
+            if got is not None:
+                return got
+
+    def _fitting(self, prompt: Prompt) -> Prompt | Unanswered:
+        """Return `prompt`, cut where it is too long for what is known of the server; or what to ask instead."""
+        if self._room.fits(prompt):
+            return prompt
+        said = f": {self._room.said}" if self._room.said else ""
+        about = f"too long for the server, which holds about {self._room.tokens} tokens{said}"
+        if len(prompt.asked) > 1:
+            return Unanswered(reason=about, instead=halves(prompt))
+        return self._room.cut(prompt) or Unanswered(reason=f"even the shortest question is {about}")
+
+    def _asked(self, prompt: Prompt) -> Answered | Unanswered | None:
+        """Ask just that; None where the server has turned out to have no room for it, or for its answer."""
+        request = Request(
+            system=prompt.system,
+            user=prompt.user,
+            names=names_in(prompt.asked, prompt.detail.listed),
+            most_answer=lambda: self._room.answer(prompt),
+        )
+        got = self._requester.ask(request, lambda reply, rung: self._read(reply, prompt, rung))
+        if isinstance(got, TooLong):
+            if got.allowed:
+                self._room.refused(prompt, got.allowed, got.reason)
+            return None
+        return got
+
+    def _read(self, reply: Reply, prompt: Prompt, rung: Rung) -> Answered | None:
+        try:
+            return self._answered(reply, prompt, rung)
+        except AnswerError:
+            if reply.cut_off and self._room.ran_out(prompt, reply):
+                return None
+            raise
 
     def _answered(self, reply: Reply, prompt: Prompt, rung: Rung) -> Answered:
         found = answer_of(reply.text, fenced=rung == "text")

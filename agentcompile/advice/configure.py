@@ -129,4 +129,5 @@ def client_of(options: Options, emit: Emit, spent: Usage, *, answered_by: str = 
         price=price or (0.0, 0.0),
     )
     wire = OpenAIWire(found["model"], found["url"] or "", advisor_secret(options))
-    return Client(wire, found["model"], Ledger(ceilings, spent), emit=emit, answered_by=answered_by)
+    ledger, context = Ledger(ceilings, spent), options.advisor_context
+    return Client(wire, found["model"], ledger, emit=emit, answered_by=answered_by, context=context)

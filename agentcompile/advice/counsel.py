@@ -119,6 +119,7 @@ class Counsel:
         self._came: queue.SimpleQueue[tuple[Prompt, Answered | Unanswered | AgentCompileError]] = queue.SimpleQueue()
         self.waiting = 0
         """The number of requests that are still open."""
+        self._closed = False
         self._exchanges: dict[str, Exchange] = {}
         self._consulted: dict[str, Answered | Unanswered] = {}
         """What came of the questions in the middle of a search, by key."""
@@ -148,8 +149,11 @@ class Counsel:
                 )
                 continue
             fresh = prompt if len(left) == len(prompt.asked) else prompt_of([asked.question for asked in left])
-            self.waiting += 1
-            threading.Thread(target=self._ask, args=(self.asks, fresh), daemon=True, name="adviser").start()
+            self._start(self.asks, fresh)
+
+    def _start(self, asks: Asks, prompt: Prompt) -> None:
+        self.waiting += 1
+        threading.Thread(target=self._ask, args=(asks, prompt), daemon=True, name="adviser").start()
 
     def advice(self, region: str) -> Advice:
         """Return the current advice for a region; KeyError for a region outside the run."""
@@ -246,6 +250,7 @@ class Counsel:
 
     def close(self) -> None:
         """Take the answers that have arrived; later ones are dropped."""
+        self._closed = True
         self.take()
         if self.waiting:
             self._tell(
@@ -282,6 +287,10 @@ class Counsel:
         if isinstance(got, AgentCompileError):
             raise got
         if isinstance(got, Unanswered):
+            if got.instead and self.asks is not None and not self._closed:
+                for part in got.instead:
+                    self._start(self.asks, part)
+                return
             self._tell(AdviceMissed(regions=prompt.regions, reason=got.reason))
             return
         if self._keeps is not None:

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from agentcompile.advice.asked import LISTED, Asked
+from agentcompile.advice.asked import Asked
 from agentcompile.advice.claims import reductions
+from agentcompile.advice.detail import FULL, Detail
 from agentcompile.backends import backend_of
 from agentcompile.ir.advice import Question
 from agentcompile.ir.cleaning import clean
@@ -22,18 +23,17 @@ from agentcompile.ir.digest import Json
 from agentcompile.ir.evaluate import EvaluationError, evaluate
 from agentcompile.ir.expr import parse
 from agentcompile.ir.graph import Node
+from agentcompile.ir.region import Port
 from agentcompile.ir.scope import scope
 from agentcompile.ir.search_events import Memory
 from agentcompile.ir.target import most_shared_bytes
 from agentcompile.ir.template import Candidate, Launch, Param, Params, Template
 from agentcompile.ir.trial import Measured, Trial, reason
 
-NAME, LINE = 80, 300
-"""Most characters of a name, and of a line of prose, in the prompt."""
-TOLD = 40
-"""Most trials of a region that are listed, the best first."""
-_FAILED = 10
-"""Places among them that failed trials have, where there are so many: their reasons say what to avoid."""
+NAME = 80
+"""Most characters of a name in the prompt."""
+_REASON = 60
+"""Fewest characters that the reason of a failed trial may take, whatever the limit of a line."""
 
 
 def quoted(text: str, limit: int = NAME) -> str:
@@ -62,8 +62,12 @@ def machine(question: Question) -> Json:
     return facts
 
 
-def region(asked: Asked) -> Json:
-    """Return what is known about one region: work, limits, templates, candidates and trials."""
+def region(asked: Asked, detail: Detail = FULL) -> Json:
+    """Return what is known about one region: work, limits, templates, candidates and trials, as much as `detail` says.
+
+    Ids keep their meaning when fewer candidates are listed.
+    """
+    asked = asked.sampled(detail.listed)
     question, body = asked.question, asked.question.region.body
     own = question.region
     dims: dict[str, Json] = {quoted(name): extent for name, extent in own.dims}
@@ -74,23 +78,14 @@ def region(asked: Asked) -> Json:
         "sites": len(own.sites),
         "regime": own.regime.name,
         "extents": dims,
-        "operators": [_operator(node) for node in body.nodes[:LISTED]],
+        **({"operators": [_operator(node) for node in body.nodes[: detail.parts]]} if detail.parts else {}),
         "reductions": [[quoted(op), quoted(name), extent] for op, name, extent in reductions(body, dict(own.dims))],
-        "ports": [
-            [
-                quoted(port.name),
-                port.role,
-                port.access,
-                port.dtype,
-                *(extent if isinstance(extent, int) else quoted(extent) for extent in port.shape),
-            ]
-            for port in own.ports[:LISTED]
-        ],
+        **({"ports": [_port(port) for port in own.ports[: detail.parts]]} if detail.parts else {}),
         **_work(question),
-        "templates": [_template(id, template, asked) for id, template in asked.templates.items()],
+        "templates": [_template(id, template, asked, detail) for id, template in asked.templates.items()],
         "candidates": [[id, *_point(candidate, asked)] for id, candidate in asked.candidates.items()],
         "candidates_in_all": len(question.candidates),
-        **_history(asked),
+        **_history(asked, detail),
         **_focus(asked),
     }
 
@@ -129,23 +124,28 @@ def _operator(node: Node) -> Json:
     return {"op": quoted(node.op), "reads": [*reads], "writes": [quoted(out) for out in node.outputs]}
 
 
-def _template(id: str, template: Template, asked: Asked) -> Json:
-    own: dict[str, Json] = {
-        "template": id,
-        "name": quoted(template.id),
-        "language": template.language,
-        "about": quoted(template.about, LINE),
-        "notes": quoted(_opening(template), LINE),
-        "needs_extensions": [quoted(name) for name in template.arch],
-        "layouts": {quoted(family): quoted(layout) for family, layout in template.layouts},
-        "accumulation": template.accumulation,
-        "rounds": {quoted(name): quoted(dtype) for name, dtype in template.rounds},
-        "launches": len(template.launches),
-        "workspaces": len(template.workspaces),
-        "constraints": [quoted(text, LINE) for text in template.requires],
-        "parameters": [_param(param) for param in template.params],
-    }
-    if any(launch.grid for launch in template.launches):
+def _port(port: Port) -> Json:
+    extents = (extent if isinstance(extent, int) else quoted(extent) for extent in port.shape)
+    return [quoted(port.name), port.role, port.access, port.dtype, *extents]
+
+
+def _template(id: str, template: Template, asked: Asked, detail: Detail) -> Json:
+    own: dict[str, Json] = {"template": id, "name": quoted(template.id), "language": template.language}
+    if detail.line:
+        own["about"] = quoted(template.about, detail.line)
+    if detail.notes:
+        own |= {
+            "notes": quoted(_opening(template), detail.line),
+            "needs_extensions": [quoted(name) for name in template.arch],
+            "layouts": {quoted(family): quoted(layout) for family, layout in template.layouts},
+            "accumulation": template.accumulation,
+            "rounds": {quoted(name): quoted(dtype) for name, dtype in template.rounds},
+            "launches": len(template.launches),
+            "workspaces": len(template.workspaces),
+        }
+    own["constraints"] = [quoted(text, FULL.line) for text in template.requires]
+    own["parameters"] = [_param(param, detail) for param in template.params]
+    if detail.notes and any(launch.grid for launch in template.launches):
         own["launch_expressions"] = [_launch(launch) for launch in template.launches]
         own["launches_at_defaults"] = [*_sizes(template, template.defaults, asked.question)]
     return own
@@ -163,14 +163,10 @@ def _opening(template: Template) -> str:
     return " ".join(found)
 
 
-def _param(param: Param) -> Json:
+def _param(param: Param, detail: Detail) -> Json:
     values: list[Json] = [_plain(value) for value in param.domain]
-    return {
-        "param": quoted(param.name),
-        "domain": values,
-        "default": _plain(param.default),
-        "about": quoted(param.about, LINE),
-    }
+    own: dict[str, Json] = {"param": quoted(param.name), "domain": values, "default": _plain(param.default)}
+    return {**own, "about": quoted(param.about, detail.line)} if detail.line else own
 
 
 def _plain(value: int | str) -> int | str:
@@ -180,9 +176,9 @@ def _plain(value: int | str) -> int | str:
 def _launch(launch: Launch) -> Json:
     return {
         "entry": quoted(launch.entry),
-        "grid": [quoted(text, LINE) for text in launch.grid],
-        "block": [quoted(text, LINE) for text in launch.block],
-        "shared_bytes": quoted(launch.shared_bytes, LINE),
+        "grid": [quoted(text, FULL.line) for text in launch.grid],
+        "block": [quoted(text, FULL.line) for text in launch.block],
+        "shared_bytes": quoted(launch.shared_bytes, FULL.line),
         "cooperative": launch.cooperative,
         "pdl": launch.pdl,
     }
@@ -219,7 +215,7 @@ def _point(candidate: Candidate, asked: Asked) -> list[Json]:
     return [asked.template(candidate), *(_plain(value) for _, value in candidate.params)]
 
 
-def _history(asked: Asked) -> dict[str, Json]:
+def _history(asked: Asked, detail: Detail) -> dict[str, Json]:
     """Return the last trial of each candidate: the fastest first, then those that failed, with the reason.
 
     A candidate that is not listed is named by its values.
@@ -227,17 +223,17 @@ def _history(asked: Asked) -> dict[str, Json]:
     last = {trial.candidate.id: trial for trial in asked.question.history}
     told: list[Json] = []
     sizes: list[Json] = []
-    for trial in _told(list(last.values())):
+    for trial in _told(list(last.values()), detail):
         template = asked.templates[asked.template(trial.candidate)]
         id = quoted(asked.name(trial.candidate))
-        told.append([id, *_result(trial, asked.question)])
-        if any(launch.grid for launch in template.launches):
+        told.append([id, *_result(trial, asked.question, detail.line)])
+        if detail.notes and any(launch.grid for launch in template.launches):
             sizes.append([id, *_used(template, trial.candidate, asked.question)])
     counts: dict[str, Json] = {**Counter(trial.verdict.kind for trial in last.values())}
     found: dict[str, Json] = {"pytorch_us": _pytorch_us(last.values()), "trials": told, "trials_in_all": counts}
-    if asked.question.memories:
+    if asked.question.memories and detail.memories:
         points = {candidate.id: candidate for candidate in asked.question.candidates}
-        known = [one for one in asked.question.memories if one.candidate in points][:TOLD]
+        known = [one for one in asked.question.memories if one.candidate in points][: detail.memories]
         found["on_like_regions"] = [[quoted(asked.name(points[one.candidate])), *_remembered(one)] for one in known]
     return {**found, "launches_of_trials": sizes} if sizes else found
 
@@ -270,16 +266,21 @@ def _pytorch_us(trials: Iterable[Trial]) -> float | None:
     return _rounded(median(times) / 1e3, 3) if times else None
 
 
-def _told(trials: Sequence[Trial]) -> Iterator[Trial]:
-    """Yield the trials that are listed; of those that failed, one of each reason comes first."""
+def _told(trials: Sequence[Trial], detail: Detail) -> Iterator[Trial]:
+    """Yield the trials that are listed: those that ran, the fastest first, then those that failed.
+
+    A quarter of the places is kept for failed ones, one of each reason first: their reasons say what to avoid. Where a
+    shorter question has no room for all that ran, the slowest of all takes the last of their places.
+    """
     ran = sorted((trial for trial in trials if isinstance(trial.verdict, Measured)), key=_slowness)
     failed = sorted((trial for trial in trials if not isinstance(trial.verdict, Measured)), key=_slowness)
     first: dict[tuple[str, str], Trial] = {}
     for trial in failed:
         first.setdefault((trial.verdict.kind, reason(trial.verdict)), trial)
     again = [trial for trial in failed if first[trial.verdict.kind, reason(trial.verdict)] is not trial]
-    room = min(len(failed), max(_FAILED, TOLD - len(ran)))
-    yield from ran[: TOLD - room]
+    room = min(len(failed), max(detail.trials // 4, detail.trials - len(ran)))
+    shown = ran[: detail.trials - room]
+    yield from (*shown[:-1], ran[-1]) if len(shown) < len(ran) and detail != FULL else shown
     yield from (*first.values(), *again)[:room]
 
 
@@ -288,10 +289,10 @@ def _slowness(trial: Trial) -> tuple[float, str]:
     return (-verdict.measurement.log_ratio if isinstance(verdict, Measured) else 0.0, trial.candidate.id)
 
 
-def _result(trial: Trial, question: Question) -> list[Json]:
+def _result(trial: Trial, question: Question, line: int = FULL.line) -> list[Json]:
     verdict = trial.verdict
     if not isinstance(verdict, Measured):
-        return [verdict.kind, quoted(reason(verdict), LINE)]
+        return [verdict.kind, quoted(reason(verdict), max(line, _REASON))]
     found, ceiling = verdict.measurement, question.ceiling
     rate = ceiling.dram_bytes_per_s if found.residency == "dram" else ceiling.cache_bytes_per_s
     return [

@@ -78,16 +78,17 @@ class Ledger:
         """Return the seconds that are left for asking."""
         return self.ceilings.seconds - self._before_s - (self._clock() - self._begin)
 
-    def book(self, characters: int, price: Price | None = None) -> Booking | str:
+    def book(self, characters: int, price: Price | None = None, *, most_answer: int | None = None) -> Booking | str:
         """Book a call with a prompt of that many characters; return which limit forbids it, as text, where one does.
 
-        `price` is the model's own, where it is not that of the ceilings.
+        `price` is the model's own, where it is not that of the ceilings; an answer has at most `most_answer` tokens,
+        where that is less than the ceilings allow.
         """
         most, prompt = self.ceilings, characters // _CHARACTERS + 1
         price = most.price if price is None else price
         with self._lock:
             left = most.tokens - self._spent.tokens - prompt
-            answer = min(left, most.answer)
+            answer = min(left, most.answer if most_answer is None else min(most_answer, most.answer))
             usage = Usage(calls=1, prompt_tokens=prompt, completion_tokens=max(answer, 0))
             usage = replace(usage, microdollars=_cost(usage, price))
             if self._spent.calls >= most.calls:
@@ -110,17 +111,18 @@ class Ledger:
         with self._lock:
             self._spent += used
 
-    def settle(self, booking: Booking, used: Usage | None) -> Usage:
+    def settle(self, booking: Booking, used: Usage | None, *, calls: int = 1) -> Usage:
         """Replace a call's booking with what it used, and return that; None for `used` counts the booked tokens.
 
-        The returned seconds are those that no other call was counted for.
+        The returned seconds are those that no other call was counted for. `calls` is 0 for a request that the server
+        refused before a model read it.
         """
         tokens = used or booking.usage
         cost = _cost(tokens, booking.price)
         with self._lock:
             now = self._clock()
             seconds, self._counted_s = now - max(booking.at_s, self._counted_s), now
-            taken = replace(tokens, calls=1, microdollars=cost, seconds=seconds)
+            taken = replace(tokens, calls=calls, microdollars=cost, seconds=seconds)
             self._spent = self._spent + taken - booking.usage
         return taken
 

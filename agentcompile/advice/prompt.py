@@ -2,7 +2,8 @@
 
 In: questions, the hottest first. Out: a `Prompt`: two messages, and the tables that map the ids of an answer back to
 templates and candidates. The first message holds the rules and is the same for every question, but for what it says of
-one for a round of a search; the second holds nothing but data.
+one for a round of a search; the second holds nothing but data. A prompt may be shorter, by leaving out what a `Detail`
+leaves out: the tables stay those of the whole.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcompile.advice.asked import Asked, asked_about
+from agentcompile.advice.brief import brief_rules
 from agentcompile.advice.claims import CLAIMS
+from agentcompile.advice.detail import FULL, Detail
 from agentcompile.advice.document import machine, region
 from agentcompile.ir.advice import Question
 from agentcompile.ir.digest import Json, digest
@@ -36,6 +39,7 @@ class Prompt:
     asked: tuple[Asked, ...]
     system: str
     user: str
+    detail: Detail = FULL
 
     @functools.cached_property
     def digest(self) -> str:
@@ -48,16 +52,19 @@ class Prompt:
         return tuple(asked.question.region.id for asked in self.asked)
 
 
-def prompt_of(questions: Sequence[Question]) -> Prompt:
+def prompt_of(questions: Sequence[Question], detail: Detail = FULL) -> Prompt:
     """Return the prompt about `questions`, which are all of one machine; equal questions give equal text."""
     asked = tuple(asked_about(question) for question in questions)
     told: dict[str, Json] = {
         "version": VERSION,
         "machine": machine(questions[0]),
-        "regions": [region(one) for one in asked],
+        "regions": [region(one, detail) for one in asked],
     }
-    system = _system(_ROUND if any(question.round for question in questions) else _FOCUS)
-    return Prompt(asked=asked, system=system, user=readable(told))
+    in_rounds = any(question.round for question in questions)
+    focused = any(question.focus for question in questions)
+    system = brief_rules(focused=focused) if detail.brief else _system(_ROUND if in_rounds else _FOCUS)
+    user = json.dumps(told, separators=(",", ":"), allow_nan=False) if detail.compact else readable(told)
+    return Prompt(asked=asked, system=system, user=user, detail=detail)
 
 
 def readable(told: Json) -> str:

@@ -10,13 +10,13 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 
-from agentcompile.advice.claims import CLAIMS
 from agentcompile.advice.exchange import Rung
+from agentcompile.advice.schema import Names, answer_schema
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.cleaning import clean, redacted
@@ -52,6 +52,8 @@ class Ask:
     timeout_s: float
     schema: dict[str, Json] | None = None
     """Schema of the answer; None for that of advice."""
+    names: Names | None = None
+    """What a question for advice names, for a schema that allows no others and sets limits; None: one of neither."""
     temperature: float | None = None
     """Temperature of the sampling; None leaves it to the server."""
 
@@ -66,6 +68,8 @@ class Reply:
     usage: Usage | None = None
     cut_off: bool = False
     """Whether the server stopped before the answer was complete."""
+    allowed: int = 0
+    """Most tokens of an answer that the request allowed."""
     retry_after_s: float | None = None
 
 
@@ -115,7 +119,7 @@ class OpenAIWire:
                 **_format(ask),
                 **({} if ask.temperature is None else {"temperature": ask.temperature}),
             )
-            return self._reply(int(response.status_code), bytes(response.content))
+            return self._reply(int(response.status_code), bytes(response.content), ask.answer_tokens)
         except openai.APIStatusError as error:
             said = self._hidden(error.response.content[:2000].decode(errors="replace"))
             wait = _retry_after(error.response.headers)
@@ -159,7 +163,7 @@ class OpenAIWire:
             raise WireError("a compressed response, which was not asked for")
         response.stream = _bounded(response.stream, self._end.at)
 
-    def _reply(self, status: int, body: bytes) -> Reply:
+    def _reply(self, status: int, body: bytes, allowed: int) -> Reply:
         try:
             text = body.decode()
         except UnicodeDecodeError as error:
@@ -181,6 +185,7 @@ class OpenAIWire:
             model=clean(self._hidden(str(found.get("model", ""))), 80),
             usage=_usage(found.get("usage")),
             cut_off=choice.get("finish_reason") == "length",
+            allowed=allowed,
         )
 
     def _hidden(self, text: str) -> str:
@@ -206,65 +211,14 @@ def needs_openai() -> None:
 def _format(ask: Ask) -> dict[str, Any]:
     match ask.rung:
         case "json_schema":
-            schema = {"name": "advice", "strict": True, "schema": answer_schema() if ask.schema is None else ask.schema}
-            return {"response_format": {"type": "json_schema", "json_schema": schema}}
-        case "json_object":
-            return {"response_format": {"type": "json_object"}}
+            schema = answer_schema(ask.names) if ask.schema is None else ask.schema
+            form = {"name": "advice", "strict": True, "schema": schema}
+            return {"response_format": {"type": "json_schema", "json_schema": form}}
+        case "json_object":  # llama-cpp-python and others that serve small models take a schema here
+            own = {"schema": answer_schema(ask.names)} if ask.names else {}
+            return {"response_format": {"type": "json_object", **own}}
         case "text":
             return {}
-
-
-def answer_schema() -> dict[str, Json]:
-    """Return the JSON schema of one answer.
-
-    All fields are required, optional values are nullable, and no number or length is limited: servers that decode by a
-    schema have that subset in common. `answer.py` checks every limit and trusts no schema.
-    """
-    text: Json = {"type": "string"}
-    label = object_of({"text": text, "rationale": text})
-    ranked = object_of({"candidate": text, "rationale": text})
-    value: Json = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
-    hint = object_of({"template": text, "param": text, "values": list_of(value), "rationale": text})
-    name: Json = {"type": ["string", "null"]}
-    change: Json = {"type": "string", "enum": ["template", "parameter", "step"]}
-    steps = list_of(object_of({"change": change, "name": name, "value": value}))
-    # Servers write the keys in this order: the diagnosis comes first, because the rest follows from it.
-    region = object_of(
-        {
-            "region": text,
-            "diagnosis": object_of({"limit": text, "evidence": text, "attainable_us": {"type": ["number", "null"]}}),
-            "label": label,
-            "claims": list_of(_claim(row.says for row in CLAIMS if row.topic == "semantic")),
-            "ranking": list_of(ranked),
-            "sequences": list_of(object_of({"start": text, "steps": steps, "rationale": text})),
-            "hints": list_of(hint),
-            "risks": list_of(_claim(row.says for row in CLAIMS if row.topic != "semantic")),
-        }
-    )
-    return object_of({"regions": list_of(region)})
-
-
-def _claim(says: Iterable[str]) -> Json:
-    nullable: Json = {"type": ["string", "null"]}
-    text: Json = {"type": "string"}
-    return object_of(
-        {"says": {"type": "string", "enum": [*says]}, "template": nullable, "value": nullable, "rationale": text}
-    )
-
-
-def list_of(items: Json) -> Json:
-    """Return the schema of a list whose items have that schema."""
-    return {"type": "array", "items": items}
-
-
-def object_of(properties: dict[str, Json]) -> dict[str, Json]:
-    """Return the schema of an object that has all these keys and no other."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": [*properties],
-        "additionalProperties": False,
-    }
 
 
 def _bounded(stream: Any, end: float) -> Any:

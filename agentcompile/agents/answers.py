@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from agentcompile.advice.answer import AnswerError, answer_of
-from agentcompile.advice.wire import list_of, object_of
+from agentcompile.advice.schema import list_of, object_of
 from agentcompile.catalog.manifest import ManifestLaunch, ManifestWorkspace, Rounds
 from agentcompile.ir.attempt import Contract, Role
 from agentcompile.ir.cleaning import clean

@@ -45,6 +45,7 @@ _TEXTS: tuple[tuple[str, str | None, str], ...] = (
     ("advisor_tokens", "N", "Most tokens of these requests."),
     ("advisor_cents", "N", "Most US cents of these requests; 0: no limit."),
     ("advisor_price", "IN,OUT", "Dollars for a million tokens."),
+    ("advisor_context", "N", "Tokens that the model's server holds; 0: it will say."),
     ("advisor_seconds", "S", "Most seconds for all answers."),
     ("budget", "N", "Most trials of the search, for each batch size."),
     ("seconds", "S", "Most seconds of search and step tuning; 0: no limit."),

@@ -22,7 +22,7 @@ app = typer.Typer(
 @verb
 @takes(
     "model target context batch threads advisor strategy choose",
-    "advisor_key advisor_calls advisor_tokens advisor_cents advisor_price advisor_seconds",
+    "advisor_key advisor_calls advisor_tokens advisor_cents advisor_price advisor_context advisor_seconds",
     "budget seconds seed out run_dir templates user_templates review",
 )
 def compile(
@@ -60,7 +60,7 @@ def inspect(
 @verb
 @takes(
     "model target context threads advisor",
-    "advisor_key advisor_calls advisor_tokens advisor_cents advisor_price advisor_seconds templates",
+    "advisor_key advisor_calls advisor_tokens advisor_cents advisor_price advisor_context advisor_seconds templates",
     "user_templates",
 )
 def advise(

@@ -12,7 +12,7 @@ from agentcompile.advice.claims import CLAIMS, ROWS, measured, standing_of
 from agentcompile.advice.counsel import arranged
 from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.prompt import CLAIMED, HINTED, RANKED, RATIONALE, SEQUENCES
-from agentcompile.advice.wire import answer_schema
+from agentcompile.advice.schema import answer_schema
 from agentcompile.events import clean
 from agentcompile.ir.advice import Advice, Claim
 from agentcompile.ir.trial import BuildFailed, Check, Incorrect, NumericReport, Trial

@@ -185,6 +185,22 @@ def test_over_a_real_connection(tmp_path: Path) -> None:
     assert [type(one) for one in said] == [AdviserCalled, AdviserReplied] * 5
 
 
+def test_a_question_that_is_too_long_for_a_server_costs_no_call_and_no_format(tmp_path: Path) -> None:
+    long = refusal(400, "This model's maximum context length is 8192 tokens. Please reduce the length of the messages.")
+    with serving(long, completion(plan("k"))) as server:
+        wire = OpenAIWire("m", server.url, "sk-test-0123456789")
+        team = Team({"plan": Agent(model="m", wire=wire)}, Ledger(CEILINGS), Cassette(tmp_path))
+        got = [team.ask(question("plan", attempt)) for attempt in range(2)]
+        wire.close()
+    first, second = got
+    assert isinstance(first, Unanswered)
+    assert "8192 tokens" in first.reason
+    assert not first.final, "a question about another place in the tree may be shorter"
+    assert isinstance(second, Said)
+    assert [one["response_format"]["type"] for one in server.requests] == ["json_schema"] * 2
+    assert team.spent.calls == 1
+
+
 def test_the_exchanges_are_the_ones_of_advice(tmp_path: Path) -> None:
     team = Team(agents({"plan": Wires(answer)}), Ledger(CEILINGS), Cassette(tmp_path))
     prompt = prompt_of(CONTRACT, NODES[:1], alone("plan"), attempt=1)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agentcompile.advice.detail import SHORTER
 from agentcompile.advice.prompt import VERSION, prompt_of
 from agentcompile.ir.advice import Question
 from agentcompile.ir.region import Regime, Region
@@ -179,3 +180,12 @@ def test_the_data_is_the_golden_one(name: str) -> None:
 
 def test_the_rules_are_the_golden_ones() -> None:
     held("rules", prompt_of([asked_of("untried")]).system)
+
+
+@pytest.mark.parametrize(("name", "cut"), [("tried", 2), ("gpu", 3), ("gpu", len(SHORTER) - 1)])
+def test_the_shorter_data_is_the_golden_one(name: str, cut: int) -> None:
+    held(f"{name}-shorter-{cut}", prompt_of([asked_of(name)], SHORTER[cut]).user + "\n")
+
+
+def test_the_brief_rules_are_the_golden_ones() -> None:
+    held("rules-brief", prompt_of([asked_of("untried")], SHORTER[-1]).system)

@@ -12,7 +12,7 @@ import pytest
 from agentcompile.advice.asked import LISTED
 from agentcompile.advice.client import Client
 from agentcompile.advice.counsel import Counsel, prompts_of
-from agentcompile.advice.document import TOLD
+from agentcompile.advice.detail import FULL
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.ledger import Ceilings, Ledger
@@ -148,7 +148,7 @@ def test_of_many_trials_the_best_are_told() -> None:
     asked = wide()
     history = tuple(fakes.measured(one, at / 1000) for at, one in enumerate(asked.candidates[:LISTED]))
     rows = told(replace(asked, history=history))
-    assert len(rows) == TOLD
+    assert len(rows) == FULL.trials
     assert rows[0][0] == f"t1({LISTED - 1})"
 
 
@@ -162,7 +162,7 @@ def test_of_many_trials_some_that_failed_are_told_with_every_reason_once_before_
     ]
     known = replace(asked, history=(*ran, *failed))
     rows = told(known)
-    assert len(rows) == TOLD
+    assert len(rows) == FULL.trials
     reasons = [row[2] for row in rows if row[1] == "build-failed"]
     assert set(reasons[:3]) == {"error: a", "error: b", "error: c"}
     (region,) = json.loads(prompt_of([known]).user)["regions"]
