@@ -66,7 +66,9 @@ def counted(found: RunDirectory) -> dict[str, Any]:
     """Return what is counted of a run."""
     events, state, options = list(found.events()), found.state(), found.options()
     assert isinstance(options, dict)
-    taken = [event for event in events if isinstance(event, AdviceTaken)]
+    # A resumed run takes again what it has recorded.
+    each = {(event.region, event.exchange): event for event in events if isinstance(event, AdviceTaken)}
+    taken = [*each.values()]
     consulted = [event for event in events if isinstance(event, Consulted)]
     missed = [event for event in events if isinstance(event, AdviceMissed)]
     replies = Counter(event.result for event in events if isinstance(event, AdviserReplied))

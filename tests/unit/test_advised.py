@@ -37,6 +37,7 @@ EVENTS: tuple[Event, ...] = (
     AdviserCalled(call=2, booked=BOOKED, way="json_schema"),
     AdviserReplied(call=2, booked=BOOKED, used=Usage(calls=1, prompt_tokens=2900, seconds=1.5), result="status 200"),
     AdviceTaken(region=REGION, exchange="e" * 64, advice=ADVICE),
+    AdviceTaken(region=REGION, exchange="e" * 64, advice=ADVICE),
     AdviceMissed(regions=("b" * 64, "c" * 64), reason="the answer was cut off"),
     ClaimSettled(region=REGION, claim=Claim(**{**asdict(CLAIM), "standing": "refuted"})),
 )
