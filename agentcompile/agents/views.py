@@ -26,6 +26,12 @@ def admissible(node: Node) -> bool:
     return isinstance(node.verdict, Measured) and isinstance(told, dict) and told.get("admissible") is True
 
 
+def contended(node: Node) -> bool:
+    """Return whether other processes disturbed a node's timing, so that a quiet machine may say otherwise."""
+    told = json.loads(node.feedback)
+    return isinstance(told, dict) and told.get("contended") is True
+
+
 def best_admissible(nodes: Sequence[Node]) -> Node | None:
     """Return the fastest kernel that may be promoted; None where there is none."""
     return next((node for node in leaderboard(nodes, len(nodes)) if admissible(node)), None)
@@ -40,7 +46,7 @@ def state_of(node: Node) -> tuple[str, str]:
     if node.verdict is None:
         return "?", "unknown"
     if admissible(node):
-        return "●", "admissible"
+        return "●", "admissible, contended" if contended(node) else "admissible"
     return ("○" if node.sound else "✗"), node.verdict.kind
 
 
@@ -57,7 +63,7 @@ def attempt_line(entries: Sequence[Entry], attempts: int, tokens: int) -> str:
     roles = "+".join(step.role for step in last.log)
     same = f", the code of node {last.repeats} again" if last.repeats is not None else ""
     if last.sound:
-        about = f"{duration(last.ns)}, {speedup(last.ns, opened.incumbent_ns)} of the incumbent"
+        about = f"{duration(last.ns)}, {faster(last, opened.incumbent_ns)} of the incumbent"
         about += f", {over(last.ns, opened.floor_ns)} the floor" if opened.floor_ns > 0 else ""
     else:
         about = _why(last)
@@ -67,6 +73,14 @@ def attempt_line(entries: Sequence[Entry], attempts: int, tokens: int) -> str:
 def speedup(ns: float, incumbent_ns: float) -> str:
     """Return how many times as fast as the incumbent a time is; a dash where it is none."""
     return f"{incumbent_ns / ns:.2f}×" if math.isfinite(ns) and ns > 0 else "-"
+
+
+def faster(node: Node, incumbent_ns: float) -> str:
+    """Return how many times as fast as the incumbent a kernel is: in the same rounds, where both were in some."""
+    told = json.loads(node.feedback)
+    beside = told.get("beside_incumbent") if isinstance(told, dict) else None
+    ratio = beside.get("speedup") if isinstance(beside, dict) else None
+    return f"{ratio:.2f}×" if node.sound and isinstance(ratio, (int, float)) else speedup(node.ns, incumbent_ns)
 
 
 def over(ns: float, floor_ns: float) -> str:
@@ -183,7 +197,7 @@ def _row(node: Node, depth: int, closed: bool, opened: Opened) -> tuple[str, ...
         f"{'  ' * depth}{node.id}",
         f"{glyph} {word}",
         duration(node.ns) if node.sound else "-",
-        speedup(node.ns, opened.incumbent_ns),
+        faster(node, opened.incumbent_ns),
         over(node.ns, opened.floor_ns),
         "+".join(step.role for step in node.log) or "-",
         found[:_WHY],

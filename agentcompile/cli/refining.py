@@ -181,8 +181,10 @@ def _shown(
     if best is None:
         screen.text(f"no kernel is surely faster than the incumbent, {subject.incumbent}")
     else:
-        ratio = views.speedup(best.ns, subject.incumbent_ns)
+        ratio = views.faster(best, subject.incumbent_ns)
         screen.text(f"node {best.id} passed every gate: {ratio} of the incumbent, {subject.incumbent}")
+        if views.contended(best):
+            screen.text("contended: other processes disturbed the timing; a compile on a quiet machine times it again")
         if asked.promote:
             from agentcompile.refine.nodes import promote_node
 
