@@ -93,7 +93,7 @@ class Requester:
         numbers: Iterator[int] | None = None,
         price: Price | None = None,
     ) -> None:
-        """Create one; `emit` is told of a request before it is made, and may raise to prevent it, and after.
+        """Create one; `emit` gets an event before each request, and may raise to prevent it, and one after.
 
         `price` is the model's own, where it is not that of the ledger's ceilings. Those that emit to the same run share
         their `numbers`, by which its calls are told apart.
@@ -204,7 +204,7 @@ class Client:
         answered_by: str = "",
         context: int = 0,
     ) -> None:
-        """Create a client; `emit` is told of a request before it is made, and may raise to prevent it, and after.
+        """Create a client; `emit` gets an event before each request, and may raise to prevent it, and one after.
 
         `context` is the number of tokens that the server holds, question and answer together; 0: it will say so.
         """

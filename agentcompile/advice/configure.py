@@ -105,6 +105,27 @@ def folder_of(options: Options) -> Path:
     return options.cache / FOLDER / digest("adviser/1", options.advisor)[:16]
 
 
+def ceilings_of(options: Options) -> Ceilings:
+    """Return what may be spent on asking models, by the options.
+
+    Raises:
+        AgentCompileError: there is a limit in cents but no price per token (usage).
+    """
+    price = prices(options.advisor_price)
+    if options.advisor_cents and price is None:
+        raise AgentCompileError(
+            f"--advisor-cents: {options.advisor_cents}, but nobody said what a token costs",
+            hint="say it with --advisor-price IN,OUT, in dollars for a million tokens",
+        )
+    return Ceilings(
+        calls=options.advisor_calls,
+        tokens=options.advisor_tokens,
+        microdollars=options.advisor_cents * 10_000,
+        seconds=options.advisor_seconds,
+        price=price or (0.0, 0.0),
+    )
+
+
 def client_of(options: Options, emit: Emit, spent: Usage, *, answered_by: str = "") -> Asks:
     """Return a client of the server that ``openai:MODEL[@BASE_URL]`` names, with the spending limits of `options`.
 
@@ -115,19 +136,7 @@ def client_of(options: Options, emit: Emit, spent: Usage, *, answered_by: str = 
     found = OPENAI_ADVISOR.fullmatch(options.advisor)
     assert found is not None, options.advisor
     needs_openai()
-    price = prices(options.advisor_price)
-    if options.advisor_cents and price is None:
-        raise AgentCompileError(
-            f"--advisor-cents: {options.advisor_cents}, but nobody said what a token costs",
-            hint="say it with --advisor-price IN,OUT, in dollars for a million tokens",
-        )
-    ceilings = Ceilings(
-        calls=options.advisor_calls,
-        tokens=options.advisor_tokens,
-        microdollars=options.advisor_cents * 10_000,
-        seconds=options.advisor_seconds,
-        price=price or (0.0, 0.0),
-    )
+    ceilings = ceilings_of(options)
     wire = OpenAIWire(found["model"], found["url"] or "", advisor_secret(options))
     ledger, context = Ledger(ceilings, spent), options.advisor_context
     return Client(wire, found["model"], ledger, emit=emit, answered_by=answered_by, context=context)

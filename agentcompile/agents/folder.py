@@ -3,7 +3,7 @@
     RUN/session.json            the settings of the model and of the session, and the version of this format
     RUN/subject.json            the region that is refined, once it was opened: names, times to beat, machine
     RUN/contract.json           what is asked of a kernel, for people
-    RUN/principles.toml         what every question of the session is told of earlier ones
+    RUN/principles.toml         the principles that every question of the session shows
     RUN/refine.jsonl            the tree (see `journal`)
     RUN/exchanges/              every question and its answer
     RUN/kernels/NODE/           template.toml, the kernel and what the gates said of it, for people

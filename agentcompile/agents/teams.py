@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentcompile.advice.client import Unanswered
+from agentcompile.advice.configure import ceilings_of
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import OpenAIWire, needs_openai
@@ -17,7 +18,7 @@ from agentcompile.agents.agents import LONGEST_ANSWER, Agent, Said, Team
 from agentcompile.agents.folder import EXCHANGES, Asked
 from agentcompile.agents.prompts import RolePrompt
 from agentcompile.agents.refining import ARMS, Asks, roles_of
-from agentcompile.arguments import OPENAI_ADVISOR, prices
+from agentcompile.arguments import OPENAI_ADVISOR
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit
 from agentcompile.ir.advice import Usage
@@ -122,20 +123,7 @@ def team_of(options: Options, asked: Asked, folder: Path, emit: Emit, spent: Usa
         nobody: dict[Role, Agent] = {role: Agent(model="") for role in models}
         return Team(nobody, Ledger(Ceilings()), cassette)
     needs_openai()
-    price = prices(options.advisor_price)
-    if options.advisor_cents and price is None:
-        raise AgentCompileError(
-            f"--advisor-cents: {options.advisor_cents}, but nobody said what a token costs",
-            hint="say it with --advisor-price IN,OUT, in dollars for a million tokens",
-        )
-    ceilings = Ceilings(
-        calls=options.advisor_calls,
-        tokens=options.advisor_tokens,
-        microdollars=options.advisor_cents * 10_000,
-        answer=LONGEST_ANSWER,
-        seconds=options.advisor_seconds,
-        price=price or (0.0, 0.0),
-    )
+    ceilings = replace(ceilings_of(options), answer=LONGEST_ANSWER)
     agents: dict[Role, Agent] = {role: _agent(options, name, temperatures[role]) for role, name in models.items()}
     kept = Cassette(Path(asked.record) if asked.record else folder / EXCHANGES)
     ledger = Ledger(ceilings, spent)

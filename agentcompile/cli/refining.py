@@ -214,7 +214,7 @@ def _asked_line(region: OpenRegion, options: Options) -> str:
 
 
 def _principles(folder: SessionFolder, options: Options) -> Sequence[Principle]:
-    """Return what every question of the session is told, the same when it goes on."""
+    """Return the principles that every question of the session shows, the same when it goes on."""
     own = options.data / PRINCIPLES
     known = merged(library(), library(own)) if own.exists() else library()
     return library(folder.principles(library_text(known)))

@@ -75,8 +75,8 @@ def test_equal_regions_get_equal_shares_whatever_a_diagnosis_says_that_expects_n
 
 def test_a_region_that_cannot_become_much_faster_gets_less_and_the_other_more(tmp_path: Path) -> None:
     even, _ = shares(tmp_path, [task(512), task(1024)])
-    limited, hopeful = shares(tmp_path, [task(512, expecting(99.0)), task(1024, expecting(10.0))])
-    assert limited < even < hopeful
+    limited, promising = shares(tmp_path, [task(512, expecting(99.0)), task(1024, expecting(10.0))])
+    assert limited < even < promising
     assert limited >= LEAST
 
 

@@ -37,7 +37,7 @@ WRONG = NumericReport(
 
 @dataclass(kw_only=True)
 class Scripted:
-    """An evaluator that says what it is told: times in us by label ("" for PyTorch's), and verdicts by depth."""
+    """An evaluator that returns what it is given: times in us by label ("" for PyTorch's), and verdicts by depth."""
 
     us: dict[str, float]
     at_depth: dict[str, Verdict] = field(default_factory=dict)
