@@ -35,13 +35,26 @@ def waited_ns() -> int:
     Each thread counts from its start. The source is `/proc/self/task/*/schedstat`; where the kernel keeps none, it is
     an estimate of 1 ms for every involuntary context switch.
     """
-    total, seen = 0, False
+    delays = _delays_ns("self")
+    return sum(delays) if delays else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * _SWITCH_NS
+
+
+def waited_s(pid: int) -> float:
+    """Return the most seconds that one of the threads of a process could have run and had no core.
+
+    It is 0 where the kernel does not count that, and for a process that is gone.
+    """
+    return max(_delays_ns(pid), default=0) / 1e9
+
+
+def _delays_ns(process: int | str) -> list[int]:
+    """Return the run delay of each live thread of a process; empty where the kernel keeps none."""
+    found: list[int] = []
     with contextlib.suppress(OSError):
-        for task in Path("/proc/self/task").iterdir():
-            with contextlib.suppress(OSError, ValueError, IndexError):
-                total += int((task / "schedstat").read_text(encoding="ascii").split()[1])
-                seen = True
-    return total if seen else resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw * _SWITCH_NS
+        for task in Path(f"/proc/{process}/task").iterdir():
+            with contextlib.suppress(OSError, ValueError, IndexError):  # a thread may end at any moment
+                found.append(int((task / "schedstat").read_text(encoding="ascii").split()[1]))
+    return found
 
 
 def interval(timed: Callable[[], int]) -> Interval:

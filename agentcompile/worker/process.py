@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.measure.clock import waited_s
 from agentcompile.sandbox import Fence
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.frames import FrameError, Splitter, pack
 from agentcompile.worker.protocol import Answer, Ask, Ready, Reply, Request, Setup
-from agentcompile.worker.starved import waited_s
 from agentcompile.worker.zygote import Zygote
 
 _TAIL_BYTES = 4096

@@ -15,9 +15,9 @@ import pytest
 from agentcompile.build import find_toolchain
 from agentcompile.evaluation.evaluator import Baseline, Prepared, WorkerEvaluator
 from agentcompile.measure import Timing
+from agentcompile.measure.clock import waited_s
 from agentcompile.worker.process import Expired
 from agentcompile.worker.protocol import Alive, Canary
-from agentcompile.worker.starved import waited_s
 from tests.cpu import jobs
 
 
