@@ -12,6 +12,7 @@ magnitude are bounded, so a hostile manifest costs microseconds.
 from __future__ import annotations
 
 import functools
+import keyword
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -353,7 +354,7 @@ class _Parser:
     def plain_name(self, token: _Token) -> Name:
         if token.text in FUNCTIONS:
             raise ExprError(f"{token.text} without its arguments", self.text, token.column)
-        if token.text in ("True", "False", "None", "lambda", "is", "in"):
+        if keyword.iskeyword(token.text):  # Python would read it otherwise than as a name
             raise ExprError(f"unexpected {token.text!r}", self.text, token.column)
         return Name(token.text)
 

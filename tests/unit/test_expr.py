@@ -136,6 +136,8 @@ def test_what_looks_like_the_language_is_read_as_python_reads_it_or_refused(text
         ("and a", 1, "unexpected 'and'"),
         ("True", 1, "unexpected 'True'"),
         ("lambda", 1, "unexpected 'lambda'"),
+        ("a + elif", 5, "unexpected 'elif'"),
+        ("del", 1, "unexpected 'del'"),
         ("__import__(1)", 1, "no function '__import__'"),
         ("pow(2, 3)", 1, "no function 'pow'"),
         ("min", 1, "min without its arguments"),
