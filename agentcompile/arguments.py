@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from agentcompile.errors import AgentCompileError
 
@@ -21,6 +23,8 @@ LONGEST_PATH, LONGEST_NAME = 4095, 255
 """The most bytes that Linux accepts in a path, and in one part of a path."""
 MOST_IDS = 1 << 24
 """The most token ids that are accepted: more than any KV cache holds, because a `range` may be longer than memory."""
+OPENAI_ADVISOR = re.compile(r"openai:(?P<model>[^\s@]{1,200})(@(?P<url>https?://[^\s@]{1,500}))?")
+"""The form of an adviser that is a model: `openai:MODEL[@BASE_URL]`."""
 _SHOWN = 60
 _IDS = "a text, or a list of token ids (int)"
 
@@ -128,6 +132,41 @@ def located(name: str, value: str, base: Path) -> str:
         return str(base / Path(path(name, value)).expanduser()) if value else ""
     except RuntimeError as error:  # a user that does not exist
         raise AgentCompileError(f"{name}: {value[:_SHOWN]!a}: {error}", hint="give the whole path") from None
+
+
+def adviser(name: str, text: str, base: Path) -> str:
+    """Return the spelling of an adviser, with a replay's folder made absolute.
+
+    Raises:
+        AgentCompileError: the text names no adviser (usage).
+    """
+    word, _, rest = text.partition(":")
+    if text in ("heuristic", "none") or (word == "random" and rest.isascii() and rest.isdecimal()):
+        return text
+    if word == "replay" and rest:
+        return f"replay:{located(name, rest, base)}"
+    if text.isprintable() and (found := OPENAI_ADVISOR.fullmatch(text)) is not None:
+        try:
+            parts = urlsplit(found["url"] or "")
+            served = not parts.scheme or (bool(parts.hostname) and parts.port != 0)
+        except ValueError as error:  # brackets without an address, or an invalid port
+            raise AgentCompileError(f"{name}: {text!r}: {error}", hint="http://HOST:PORT/v1, or https") from error
+        if not served:
+            raise AgentCompileError(f"{name}: {text!r} names no host, or port 0", hint="http://HOST:PORT/v1, or https")
+        if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+            hint = "name the variable that holds the key with --advisor-key"
+            raise AgentCompileError(f"{name}: a base URL holds no key, user or query", hint=hint)
+        return text
+    allowed = "heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR"
+    raise AgentCompileError(f"{name}: {text[:80]!r} is not allowed", hint=f"allowed: {allowed}")
+
+
+def prices(text: str) -> tuple[float, float] | None:
+    """Return dollars for a million tokens of prompt and of answer, from ``IN,OUT``; None for any other text."""
+    parts = text.split(",")
+    if len(parts) != 2 or not all(re.fullmatch(r"\d{1,6}(\.\d{1,6})?", part.strip()) for part in parts):
+        return None
+    return float(parts[0]), float(parts[1])
 
 
 def listed(name: str, value: Any) -> Sequence[Any]:

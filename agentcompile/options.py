@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
-from urllib.parse import urlsplit
 
 from agentcompile import arguments
 from agentcompile.errors import AgentCompileError
@@ -83,11 +82,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="out", kind="path", about="where the lock is written"),
     Setting(name="run_dir", kind="path", about="the run's directory; empty: a new folder among the runs"),
     Setting(name="templates", kind="paths", about="more template folders, searched after those that ship"),
+    Setting(name="user_templates", kind="switch", about="whether the folder of written templates is searched as well"),
     Setting(name="compiler", kind="text", about="the host's C++ compiler; empty: the first of g++, clang++, c++"),
     Setting(name="home", kind="path", about="the folder of store, database and runs; empty: the system's places"),
 )
-OPENAI_ADVISOR = re.compile(r"openai:(?P<model>[^\s@]{1,200})(@(?P<url>https?://[^\s@]{1,500}))?")
-"""The form of an adviser that is a model: `openai:MODEL[@BASE_URL]`."""
 _CUDA = re.compile(r"cuda:\d{1,3}")
 _FILE = {setting.key: setting for setting in SETTINGS}
 _VARIABLE = {PREFIX + setting.name.upper(): setting for setting in SETTINGS}
@@ -123,6 +121,7 @@ class Options:
     out: str = "agentcompile.lock.toml"
     run_dir: str = ""
     templates: tuple[str, ...] = ()
+    user_templates: bool = True
     compiler: str = ""
     home: str = ""
 
@@ -145,6 +144,7 @@ class Options:
             *((f"choose {self.choose}",) if self.choose != "admitted" else ()),
             *((f"strategy {self.strategy}",) if self.strategy != "halving" else ()),
             *(() if self.memory else ("no memory",)),
+            *(() if self.user_templates else ("no user templates",)),
         )
 
     @property
@@ -167,13 +167,23 @@ class Options:
         return self.cache / "history.sqlite"
 
     @property
-    def runs(self) -> Path:
-        """The folder of run directories."""
+    def data(self) -> Path:
+        """The folder of what cannot be made again: runs, and templates that were written here."""
         if self.home:
-            return Path(self.home) / "runs"
+            return Path(self.home)
         import platformdirs
 
-        return platformdirs.user_data_path("agentcompile") / "runs"
+        return platformdirs.user_data_path("agentcompile")
+
+    @property
+    def runs(self) -> Path:
+        """The folder of run directories."""
+        return self.data / "runs"
+
+    @property
+    def written(self) -> Path:
+        """The folder of templates that were written on this machine; it need not exist."""
+        return self.data / "templates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,10 +312,10 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
         case "rule":
             return _choice(_string(raw, shown), get_args(Rule), shown)
         case "advisor":
-            return _advisor(_string(raw, shown), shown, base)
+            return arguments.adviser(shown, _string(raw, shown), base)
         case "price":
             text = _string(raw, shown)
-            if text and prices(text) is None:
+            if text and arguments.prices(text) is None:
                 raise _wrong(shown, raw, "two amounts in dollars, such as 0.15,0.60")
             return text
         case "text":
@@ -320,36 +330,6 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
             if not isinstance(raw, (bool, str)) or raw not in words:
                 raise _wrong(shown, raw, "true or false")
             return words[raw]
-
-
-def _advisor(text: str, shown: str, base: Path) -> str:
-    """Return the adviser's spelling, a replay's folder made absolute; AgentCompileError (usage) for any other text."""  # noqa: DOC501
-    word, _, rest = text.partition(":")
-    if text in ("heuristic", "none") or (word == "random" and rest.isascii() and rest.isdecimal()):
-        return text
-    if word == "replay" and rest:
-        return f"replay:{arguments.located(shown, rest, base)}"
-    if text.isprintable() and (found := OPENAI_ADVISOR.fullmatch(text)) is not None:
-        try:
-            parts = urlsplit(found["url"] or "")
-            served = not parts.scheme or (bool(parts.hostname) and parts.port != 0)
-        except ValueError as error:  # brackets without an address, or an invalid port
-            raise AgentCompileError(f"{shown}: {text!r}: {error}", hint="http://HOST:PORT/v1, or https") from error
-        if not served:
-            raise AgentCompileError(f"{shown}: {text!r} names no host, or port 0", hint="http://HOST:PORT/v1, or https")
-        if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
-            hint = "name the variable that holds the key with --advisor-key"
-            raise AgentCompileError(f"{shown}: a base URL holds no key, user or query", hint=hint)
-        return text
-    raise _wrong(shown, text, "heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR")
-
-
-def prices(text: str) -> tuple[float, float] | None:
-    """Return dollars for a million tokens of prompt and of answer, from ``IN,OUT``; None for any other text."""
-    parts = text.split(",")
-    if len(parts) != 2 or not all(re.fullmatch(r"\d{1,6}(\.\d{1,6})?", part.strip()) for part in parts):
-        return None
-    return float(parts[0]), float(parts[1])
 
 
 def advisor_secret(options: Options, environ: Mapping[str, str] | None = None) -> str:

@@ -15,11 +15,12 @@ from agentcompile.advice.counsel import Asks, Counsel
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import OpenAIWire, needs_openai
+from agentcompile.arguments import OPENAI_ADVISOR, prices
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, silent
 from agentcompile.ir.advice import Advice, Question, Usage
 from agentcompile.ir.trial import Trial
-from agentcompile.options import OPENAI_ADVISOR, Options, advisor_secret, prices
+from agentcompile.options import Options, advisor_secret
 
 FOLDER = "advice"
 """Name of the exchange folder inside a run directory."""

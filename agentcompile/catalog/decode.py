@@ -60,6 +60,8 @@ def from_toml(cls: type[T], text: str, *, file: str) -> T:
         raise AgentCompileError(f"{file}: not TOML: {error}", hint="correct the syntax there") from error
     except RecursionError as error:
         raise AgentCompileError(f"{file}: not TOML: nested too deeply", hint="this is not such a file") from error
+    except ValueError as error:  # Python converts no number of thousands of digits
+        raise AgentCompileError(f"{file}: not TOML: {error}", hint="numbers have at most 64 bits") from error
     return from_value(cls, data, file=file)
 
 
@@ -105,7 +107,7 @@ def _adapter(cls: Hashable) -> TypeAdapter[Any]:
 
 
 def _refuse_what_json_lacks(data: object, path: str, file: str) -> None:
-    """Refuse dates, times, infinities and NaN, which TOML has and none of our files uses."""  # noqa: DOC501
+    """Refuse dates, times, infinities, NaN and enormous numbers, which TOML has and none of our files uses."""  # noqa: DOC501
     if isinstance(data, dict):
         for key, item in data.items():
             _refuse_what_json_lacks(item, f"{path}.{key}" if path else str(key), file)
@@ -116,6 +118,8 @@ def _refuse_what_json_lacks(data: object, path: str, file: str) -> None:
         raise AgentCompileError(f"{file}: {path}: {data} is a {type(data).__name__}", hint="no key takes one")
     elif isinstance(data, float) and (data != data or data in (float("inf"), float("-inf"))):
         raise AgentCompileError(f"{file}: {path}: {data} is not a finite number", hint="write a finite number")
+    elif isinstance(data, int) and not -(1 << 63) <= data < 1 << 64:
+        raise AgentCompileError(f"{file}: {path}: a number of more than 64 bits", hint="write a smaller number")
 
 
 UNKNOWN_KEY = ("unexpected_keyword_argument", "extra_forbidden")

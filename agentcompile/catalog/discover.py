@@ -1,6 +1,7 @@
 """Discovery by glob: ``<root>/<kind>/<variant>/template.toml`` with its kernel file beside it; the path is the id.
 
-A manifest with tables for single dtypes becomes several templates with one id, each with the facts for its dtypes.
+A manifest with tables for single dtypes becomes several templates with one id, each with the facts for its dtypes. A
+wrong template is an error; in a lenient root its folder is quarantined instead, and the other templates are used.
 """
 
 from __future__ import annotations
@@ -26,10 +27,26 @@ MAX_SOURCE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined:
+    """A folder of a lenient root whose template is wrong, so that it is left out."""
+
+    folder: str
+    reason: str
+    """The fault as file, key and value."""
+    hint: str
+
+    @property
+    def text(self) -> str:
+        """The folder, the fault and the remedy, on one line for people."""
+        return f"{self.folder}: this template is left out: {self.reason}; {self.hint}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
     """Every template that was found, ordered by id; for one id there is at most one template for each dtype."""
 
     templates: tuple[Template, ...]
+    quarantined: tuple[Quarantined, ...] = ()
 
     def get(self, id: str, dtype: str = "") -> Template:
         """Return the template with that id; where an id has several, the one that serves `dtype`.
@@ -82,31 +99,53 @@ def default_root() -> Path:
         return root
 
 
-def load(roots: Sequence[Path], *, kinds: Mapping[str, KindFacts], layouts: Collection[str]) -> Catalog:
+def load(
+    roots: Sequence[Path],
+    *,
+    kinds: Mapping[str, KindFacts],
+    layouts: Collection[str],
+    lenient: Collection[Path] = (),
+) -> Catalog:
     """Read and check every template below `roots`.
 
     `kinds` are the facts of every region kind, `layouts` the names in the layout table. An include, and a kernel file
-    of another template, is looked for in its own root and then in the others.
+    of another template, is looked for in its own root and then in the others. In the roots that are `lenient`, which
+    people and models write, a wrong template is quarantined and stops nothing.
 
     Raises:
-        AgentCompileError: a root does not exist or a template is wrong (usage); it names the first fault's file and
-            key.
+        AgentCompileError: a root does not exist, or a template of another root is wrong (usage); it names the first
+            fault's file and key.
     """  # noqa: DOC501
     found: dict[str, tuple[tuple[Template, ...], str]] = {}
+    quarantined: list[Quarantined] = []
     for root in roots:
         if not root.is_dir():
             raise AgentCompileError(f"{root}: no such folder of templates", hint="check the path after --templates")
         order = [root, *(other for other in roots if other != root)]
         for manifest in sorted(root.glob(f"*/*/{MANIFEST}")):
-            templates, file = tuple(_read(manifest, root, order)), _shown(manifest, root)
-            for template in templates:
-                where = file if len(templates) == 1 else f"{file}: for {', '.join(template.dtypes)}"
-                verify(template, file=where, kinds=kinds, layouts=layouts)
-            id = manifest.parent.relative_to(root).as_posix()
-            if id in found:
-                raise refuse(file, "", f"{id} was found already", f"rename one folder; the first is {found[id][1]}")
-            found[id] = (templates, file)
-    return Catalog(templates=tuple(template for id in sorted(found) for template in found[id][0]))
+            id, file = manifest.parent.relative_to(root).as_posix(), _shown(manifest, root)
+            try:
+                templates = _verified(manifest, root, order, kinds, layouts)
+                if id in found:
+                    raise refuse(file, "", f"{id} was found already", f"rename one folder; the first is {found[id][1]}")
+            except AgentCompileError as error:
+                if root not in lenient:
+                    raise
+                quarantined.append(Quarantined(folder=str(manifest.parent), reason=error.message, hint=error.hint))
+            else:
+                found[id] = (templates, file)
+    made = tuple(template for id in sorted(found) for template in found[id][0])
+    return Catalog(templates=made, quarantined=tuple(quarantined))
+
+
+def _verified(
+    manifest: Path, root: Path, order: Sequence[Path], kinds: Mapping[str, KindFacts], layouts: Collection[str]
+) -> tuple[Template, ...]:
+    templates, file = tuple(_read(manifest, root, order)), _shown(manifest, root)
+    for template in templates:
+        where = file if len(templates) == 1 else f"{file}: for {', '.join(template.dtypes)}"
+        verify(template, file=where, kinds=kinds, layouts=layouts)
+    return templates
 
 
 def _shown(path: Path, root: Path) -> str:

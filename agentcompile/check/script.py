@@ -7,11 +7,14 @@ statements around them. This is a lint and not a security barrier (`check.text`)
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator, Mapping
 
 from agentcompile.check.text import instructions
 
 MODULES = ("triton", "triton.language")
+_MOST = 20
+"""Most findings of one text; more would add nothing new."""
 _OF_TRITON = ("jit", "cdiv", "next_power_of_2", "language")
 _INSIDE = frozenset({"core", "semantic", "standard", "target_info", "constexpr_type", "sys", "builtins", "ir"})
 """Modules and internals of Triton's language package that no kernel names."""
@@ -35,15 +38,19 @@ def strays(texts: Mapping[str, str]) -> Iterator[str]:
     """Yield a finding for anything else in one of the texts, given by name: ``kernel.py:3: …``."""
     for name, text in texts.items():
         try:
-            tree = ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError) as error:
+            yield from list(itertools.islice(_found(name, ast.parse(text)), _MOST))
+        except (SyntaxError, ValueError) as error:
             yield f"{name}:{getattr(error, 'lineno', None) or 1}: {getattr(error, 'msg', None) or error}"
-            continue
-        for statement in tree.body:
-            if not _plain(statement):
-                yield f"{name}:{statement.lineno}: neither a @triton.jit function nor a constant NAME = tl.constexpr(…)"
-        for node in ast.walk(tree):
-            yield from (f"{name}:{getattr(node, 'lineno', 1)}: {what}" for what in _odd(node))
+        except (RecursionError, MemoryError):  # of the parser's own stack
+            yield f"{name}:1: nested too deeply to be read"
+
+
+def _found(name: str, tree: ast.Module) -> Iterator[str]:
+    for statement in tree.body:
+        if not _plain(statement):
+            yield f"{name}:{statement.lineno}: neither a @triton.jit function nor a constant NAME = tl.constexpr(…)"
+    for node in ast.walk(tree):
+        yield from (f"{name}:{getattr(node, 'lineno', 1)}: {what}" for what in _odd(node))
 
 
 def _odd(node: ast.AST) -> Iterator[str]:

@@ -68,7 +68,7 @@ def doctor(
     """Show whether this machine has what compiling needs; return 6 when something that its target needs is missing."""
     options = resolve(flags).options
     machine, kind = _machine(options, flow)
-    here = [*_software(), *machine, _folder(options.cache), _folder(options.runs)]
+    here = [*_software(), *machine, _folder(options.cache), _folder(options.runs), *_user_templates(options)]
     gpu = list(cuda_rows((cuda or find_cuda)()))
     rows = [*here, *gpu]
     table = [("MISSING" if row.state == "missing" else row.state, row.check, row.value) for row in rows]
@@ -129,6 +129,19 @@ def _folder(path: Path) -> DoctorCheck:
     enough = free > _LEAST_FREE_BYTES
     remedy = "" if enough else f"free some space, or {move}"
     return DoctorCheck(str(path), "ok" if enough else "missing", f"{amount(free)} free", remedy)
+
+
+def _user_templates(options: Options) -> Iterator[DoctorCheck]:
+    """Yield the templates of the user's folders that are left out; nothing where there is no such folder."""
+    if not options.templates and not (options.user_templates and options.written.is_dir()):
+        return
+    from agentcompile.tuning.prepared import templates_for
+
+    try:
+        for one in templates_for(options).quarantined:
+            yield DoctorCheck("template", "warning", f"{one.folder} is left out: {one.reason}", one.hint)
+    except AgentCompileError as error:
+        yield DoctorCheck("templates", "warning", error.message, error.hint)
 
 
 def find_cuda() -> Cuda:

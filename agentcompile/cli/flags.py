@@ -63,6 +63,10 @@ _SETTINGS: dict[str, object] = {
     "templates": Annotated[
         list[str] | None, typer.Option("--templates", metavar="DIR", help="More templates; repeatable.")
     ],
+    "user_templates": Annotated[
+        bool | None,
+        typer.Option("--user-templates/--no-user-templates", help="Search the folder of written templates, too."),
+    ],
     **{
         name: Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=help)]
         for name, metavar, help in _TEXTS
@@ -93,7 +97,8 @@ def takes(*names: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
 
 def on_lock(function: Callable[..., int]) -> Callable[..., int]:
     """Wrap a verb on a lock, as `takes` does, with the settings that a lock leaves open."""
-    return _takes({"model": _LOCKED, "threads": _SETTINGS["threads"], "templates": _SETTINGS["templates"]})(function)
+    shared = ("threads", "templates", "user_templates")
+    return _takes({"model": _LOCKED, **{name: _SETTINGS[name] for name in shared}})(function)
 
 
 def _takes(settings: dict[str, object]) -> Callable[[Callable[..., int]], Callable[..., int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from agentcompile.cli.advising import consulted, said
@@ -12,8 +12,10 @@ from agentcompile.control.review import open_items
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
+from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Fallback, Incorrect, Kernel, Measured, Trial, reason
 from agentcompile.options import Options, resolve
+from agentcompile.refine.provenance import Provenance, provenance_of
 from agentcompile.runs import progress, session
 from agentcompile.runs.tables import Table, amount, duration, state_json
 
@@ -24,8 +26,9 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
     Raises:
         AgentCompileError: there is no run, or it has no such region (usage).
     """
-    run = _run(resolve(flags).options)
-    state = run.state()
+    options = resolve(flags).options
+    run = _run(options)
+    state, folders, written = run.state(), _template_folders(run, options), dict[str, Json]()
     found = [row for row in state.rows if row.name == region or row.kind == region or row.region.startswith(region)]
     if not found:
         known = ", ".join(row.name for row in state.rows) or "none"
@@ -34,6 +37,9 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         trials = sorted((t for t in state.trials if t.candidate.region == row.region), key=_fastest_first)
         screen.text(f"{row.name}: {row.sites} sites, {row.share:.1%} of the step, floor {duration(row.floor_ns)}")
         screen.text(_why(row))
+        if isinstance(row.choice, Kernel) and (author := _author(row.choice.candidate, folders)) is not None:
+            screen.text(author.text)
+            written[row.choice.candidate.template] = encode(author)
         if row.advice is not None:
             said(row, row.advice, screen)
         consulted(row, screen)
@@ -50,8 +56,19 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         screen.table(Table(heads=heads, rows=[_trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
     ids = {row.region for row in found}
     trials_json: list[Json] = [encode(trial) for trial in state.trials if trial.candidate.region in ids]
-    screen.json({"run": str(run.path), "regions": encode(tuple(found)), "trials": trials_json})
+    screen.json({"run": str(run.path), "regions": encode(tuple(found)), "trials": trials_json, "provenance": written})
     return 0
+
+
+def _template_folders(run: session.RunDirectory, options: Options) -> list[Path]:
+    """Return the folders of users' templates: those that the run named, and the one of this machine."""
+    told = run.options()
+    named = told.get("templates") if isinstance(told, dict) else None
+    return [*(Path(str(one)) for one in (named if isinstance(named, list) else ())), options.written]
+
+
+def _author(candidate: Candidate, folders: Sequence[Path]) -> Provenance | None:
+    return provenance_of(candidate.template, candidate.template_digest, folders)
 
 
 def _why(row: progress.RegionProgress) -> str:

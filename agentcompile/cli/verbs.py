@@ -23,7 +23,7 @@ app = typer.Typer(
 @takes(
     "model target context batch threads advisor strategy choose",
     "advisor_key advisor_calls advisor_tokens advisor_cents advisor_price advisor_seconds",
-    "budget seconds seed out run_dir templates review",
+    "budget seconds seed out run_dir templates user_templates review",
 )
 def compile(
     flags: Flags,
@@ -43,7 +43,7 @@ def compile(
 
 @app.command()
 @verb
-@takes("model context threads templates")
+@takes("model context threads templates user_templates")
 def inspect(
     flags: Flags,
     json: Json = False,
@@ -61,6 +61,7 @@ def inspect(
 @takes(
     "model target context threads advisor",
     "advisor_key advisor_calls advisor_tokens advisor_cents advisor_price advisor_seconds templates",
+    "user_templates",
 )
 def advise(
     flags: Flags,

@@ -59,8 +59,8 @@ def _is_called(region: Region, name: str) -> bool:
 def inspect_model(options: Options, emit: Emit = silent) -> None:
     """Capture a model, cut it into regions and bound their spaces, which come as events; only ceilings are measured."""
     here = this_machine(options)
-    templates = templates_for(options)
     emit(started(options, here))
+    templates = templates_for(options, emit)
     with evaluator_of(here, options.seed) as evaluator:
         model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
         decode, _ = cut(model.captured, here.target, ceilings(here, evaluator), emit, options.batch)

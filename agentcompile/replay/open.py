@@ -82,7 +82,7 @@ def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool
     checkpoint = _checkpoint(path, lock, options)
     with stage(emit, "capture"):
         model = load_model(checkpoint, lock.model.context, here.store, here.hashes)
-    opened = opened_with(path, lock, here, model, templates_for(options), kept, emit, locked=locked)
+    opened = opened_with(path, lock, here, model, templates_for(options, emit), kept, emit, locked=locked)
     kept.keep(opened.jobs)
     return opened
 

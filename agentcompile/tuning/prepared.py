@@ -17,7 +17,7 @@ from agentcompile.capture.cached import Model, load_model
 from agentcompile.checkpoint.locate import find_model
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import Machine, ceilings
-from agentcompile.events import Emit, RunStarted
+from agentcompile.events import Emit, RunStarted, Warned, silent
 from agentcompile.ir.advice import Advice, Question, Usage
 from agentcompile.ir.search_events import Memory
 from agentcompile.ir.target import Ceiling
@@ -48,10 +48,20 @@ class PreparedModel:
     """The tasks of the prefill; empty on a CPU, where a prefill has no kernels."""
 
 
-def templates_for(options: Options) -> catalog.Catalog:
-    """Return the templates that come with the package, and those in the folders that the options name."""
-    roots = [catalog.default_root(), *(Path(folder) for folder in options.templates)]
-    return catalog.load(roots, kinds=kinds(), layouts=LAYOUTS)
+def templates_for(options: Options, emit: Emit = silent) -> catalog.Catalog:
+    """Return the templates of the package, of the folders that the options name, and those written on this machine.
+
+    A wrong template of the package is an error. In the other folders it is left out with a warning, so that one that a
+    model or a person wrote badly does not stop a compile.
+    """
+    named = [Path(folder) for folder in options.templates]
+    if options.user_templates and options.written.is_dir():
+        named.append(options.written)
+    own = list({folder.resolve(): folder for folder in named}.values())
+    found = catalog.load([catalog.default_root(), *own], kinds=kinds(), layouts=LAYOUTS, lenient=own)
+    for one in found.quarantined:
+        emit(Warned(text=one.text))
+    return found
 
 
 def started(options: Options, here: Machine) -> RunStarted:
@@ -68,7 +78,7 @@ def started(options: Options, here: Machine) -> RunStarted:
 def prepare(options: Options, here: Machine, evaluator: WorkerEvaluator, emit: Emit) -> PreparedModel:
     """Capture a model's graphs, cut them into regions, bound the space of each, and ask the adviser about it."""
     adviser = adviser_of(options.advisor)
-    templates = templates_for(options)
+    templates = templates_for(options, emit)
     with stage(emit, "capture") as say:
         model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
         info = model.captured.info

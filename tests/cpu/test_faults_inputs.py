@@ -176,15 +176,19 @@ arguments = ["x", "w", "y"]
     ],
     ids=["default", "unknown-parameter", "unknown-key", "not-toml"],
 )
-def test_a_broken_template_is_named_with_key_and_value(
-    fields: dict[str, str], words: tuple[str, ...], compile: Compile, model: Path, tmp_path: Path
+def test_a_broken_template_is_left_out_and_named_with_key_and_value(
+    fields: dict[str, str], words: tuple[str, ...], warm: Path, model: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "mine/linear/mine"
     folder.mkdir(parents=True)
     (folder / "kernel.cpp").write_text("")
     path = folder / "template.toml"
     path.write_text(MANIFEST.format(**{"requires": "rows % ROWS == 0", "default": "2", "more": "", **fields}))
-    compile(model, "--templates", tmp_path / "mine").refuses(2, "mine/linear/mine/template.toml", *words)
+    shared = ("--context", CONTEXT, "--threads", flows.THREADS)
+    done = flows.verb(warm, "inspect", model, "--templates", tmp_path / "mine", *shared)
+    assert done.code == 0, done.err
+    warning = next(line for line in done.err.splitlines() if "this template is left out" in line)
+    assert all(word in warning for word in ("mine/linear/mine/template.toml", *words))
 
 
 def test_a_folder_of_templates_that_is_not_there_is_named(compile: Compile, model: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from agentcompile.advice.configure import counsel_of, folder_of
 from agentcompile.advice.exchange import Cassette, Exchange
 from agentcompile.advice.prompt import Prompt
+from agentcompile.arguments import prices
 from agentcompile.cli import advising, looking
 from agentcompile.cli.flow import Flow
 from agentcompile.cli.render import Screen
@@ -27,7 +28,7 @@ from agentcompile.events import (
 )
 from agentcompile.ir.advice import Advice, AdvisedSequence, Claim, Diagnosis, Proposal, SequenceCounts, Usage
 from agentcompile.ir.search_events import Transformation
-from agentcompile.options import Options, advisor_secret, prices, resolve
+from agentcompile.options import Options, advisor_secret, resolve
 from agentcompile.runs.progress import State, apply, fold
 from agentcompile.runs.session import Journal, RunDirectory
 from tests.unit.answers import INJECTED

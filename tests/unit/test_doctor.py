@@ -181,3 +181,17 @@ def test_a_folder_that_cannot_be_written_is_missing(monkeypatch: pytest.MonkeyPa
     code, _, rows = check(flow())
     assert code == ExitCode.ENVIRONMENT
     assert "AGENTCOMPILE_HOME" in rows[str(tmp_path / "file/runs")].remedy
+
+
+def test_a_quarantined_template_is_told_with_its_remedy_and_the_machine_is_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTCOMPILE_HOME", str(tmp_path))
+    folder = tmp_path / "templates/linear/broken"
+    folder.mkdir(parents=True)
+    (folder / "template.toml").write_text('langauge = "cpp"\n')
+    code, text, rows = check(flow())
+    assert code == ExitCode.OK
+    assert rows["template"].state == "warning"
+    assert "langauge: unknown key" in rows["template"].value
+    assert "template: did you mean `language`?" in text

@@ -1,0 +1,153 @@
+"""A region of a model opened for refining: its task, its contract, the bar to pass and the gates in front of it.
+
+In: options that name a model, and a region's name. Out: what a session of agents needs, while a block is open; the
+workers end with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.evaluator import WorkerEvaluator
+from agentcompile.evaluation.machine import Machine, evaluator_of, this_machine
+from agentcompile.evaluation.step_clock import policy_digest
+from agentcompile.events import Emit, silent
+from agentcompile.ir.advice import Advice
+from agentcompile.ir.attempt import Contract, Judged, Written, WrittenLanguage
+from agentcompile.ir.region import Region
+from agentcompile.ir.trial import Measured, Trial
+from agentcompile.options import Options
+from agentcompile.refine.contract import LANGUAGES, contract_of
+from agentcompile.refine.incumbent import Bar, bar_of
+from agentcompile.refine.judging import RegionJudge
+from agentcompile.refine.promote import machine_of
+from agentcompile.refine.provenance import Provenance
+from agentcompile.space import Space
+from agentcompile.tuning.jobs import JobMaker
+from agentcompile.tuning.machine_trials import MachineTrials
+from agentcompile.tuning.prepared import PreparedModel, prepare
+from agentcompile.tuning.tasks import TuneTask
+from agentcompile.tuning.trial_database import Renamed, TrialDatabase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedRegion:
+    """One region, everything that is asked of a kernel for it, and the gates."""
+
+    here: Machine
+    task: TuneTask
+    contract: Contract
+    bar: Bar
+    judge: RegionJudge
+
+    def provenance(
+        self,
+        written: Written,
+        judged: Judged,
+        *,
+        node: str,
+        models: tuple[tuple[str, str], ...],
+        exchanges: tuple[str, ...] = (),
+    ) -> Provenance:
+        """Return where an admitted kernel comes from, for `promote`; a kernel without a time has none.
+
+        Raises:
+            AgentCompileError: it was not measured (usage).
+        """
+        if not isinstance(judged.verdict, Measured):
+            text = f"{self.task.region.name}: a kernel that is {judged.verdict.kind} cannot be promoted"
+            raise AgentCompileError(text, hint="promote a node that was measured")
+        found = judged.verdict.measurement
+        params = judged.feedback.get("params") if isinstance(judged.feedback, dict) else None
+        times = {
+            "kernel": found.median_ns,
+            "pytorch": found.baseline_ns,
+            "incumbent": round(self.contract.incumbent_ns),
+            "floor": round(self.contract.floor_ns),
+        }
+        return Provenance(
+            task=self.task.region.name,
+            contract=self.contract.digest,
+            node=node,
+            models=models,
+            exchanges=exchanges,
+            times_ns=times,
+            params={k: v for k, v in params.items() if isinstance(v, (int, str))} if isinstance(params, dict) else {},
+            machine=machine_of(self.here.target),
+            written=written.digest,
+        )
+
+
+@contextmanager
+def opened(
+    options: Options,
+    region: str,
+    *,
+    language: WrittenLanguage | None = None,
+    emit: Emit = silent,
+    confirms: bool = True,
+) -> Iterator[OpenedRegion]:
+    """Open the region called `region` (a name, a kind or the start of an id) of the model that the options name.
+
+    Of several the one with the most bytes in a step at the longest context is taken. Without a `language` it is the
+    usual one of the target.
+
+    Raises:
+        AgentCompileError: there is no such region, or no kernel can serve it (usage); the machine is not able to time
+            (environment).
+    """
+    here = this_machine(options)
+    with evaluator_of(here, options.seed) as evaluator:
+        prepared = prepare(options, here, evaluator, emit)
+        task = task_of(prepared, region)
+        bar = _bar(task, options, evaluator)
+        spoken = language or LANGUAGES[here.target.kind][0]
+        contract = contract_of(task, spoken, prepared.ceiling, bar.times)
+        judge = RegionJudge(task, contract, evaluator, bar, store=here.store, confirms=confirms, seed=options.seed)
+        yield OpenedRegion(here=here, task=task, contract=contract, bar=bar, judge=judge)
+
+
+def task_of(prepared: PreparedModel, name: str) -> TuneTask:
+    """Return the task of the region of that name, kind or start of an id; its space is empty where nothing serves it.
+
+    Raises:
+        AgentCompileError: the model has no such region (usage); the hint names those that it has.
+    """
+    regions = {region.id: region for cut in prepared.decode for region in cut.regions.values()}
+    known = {task.region.id: task for task in (*prepared.tasks, *prepared.prompt_tasks)}
+    regions |= {id: task.region for id, task in known.items()}
+    own = [one for one in regions.values() if name in (one.name, one.kind) or (name and one.id.startswith(name))]
+    if not own:
+        names = ", ".join(dict.fromkeys(one.kind for one in regions.values()))
+        raise AgentCompileError(f"{name[:80]!r}: no region is called that", hint=f"its kinds: {names}")
+    region = max(own, key=_weight)
+    return known.get(region.id) or TuneTask(
+        region=region,
+        space=Space(region, [], prepared.here.target),
+        advice=Advice(label="none"),
+        residency=prepared.prefill.residency,
+        floor_ns=region.floor_ns(prepared.ceiling, prepared.prefill.residency) if prepared.ceiling.calm else 0.0,
+    )
+
+
+def _weight(region: Region) -> tuple[bool, int, int]:
+    """Return what makes a region the one that is meant: of the decode step, at the longest context, with most bytes."""
+    regime = region.regime
+    return regime.phase == "decode", regime.context[1], region.cost.bytes * max(len(region.sites), 1)
+
+
+def _bar(task: TuneTask, options: Options, evaluator: WorkerEvaluator) -> Bar:
+    jobs = JobMaker(task.space.target)
+    trials: tuple[Trial, ...] = ()
+    with MachineTrials(options.history) as history:
+        past = TrialDatabase((), history, policy_digest(task.residency), Renamed([task.space]))
+        candidates = tuple(task.space)
+        trials = past.shown_to_adviser(candidates, lambda one: jobs.source(task, one).digest)
+    found = bar_of(task, jobs, evaluator, trials, seed=options.seed)
+    if found is None:
+        text = f"{task.region.name}: not even PyTorch gave a time: something else ended its process"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="check memory and load, then try again")
+    return found
