@@ -22,6 +22,8 @@ Side = Literal["after", "before"]
 """Which side of every buffer has nothing mapped right next to it, but for what aligns it."""
 ALIGN = 64
 _PAGE = mmap.PAGESIZE
+_GAP = 1 << 20
+"""The bytes on both sides of a block where nothing is mapped: they cost addresses alone."""
 _PROT_RW, _MAP_SHARED, _MAP_FIXED, _MAP_PRIVATE, _MAP_ANONYMOUS, _MAP_NORESERVE = 3, 0x01, 0x10, 0x02, 0x20, 0x4000
 
 
@@ -134,13 +136,13 @@ def mapped(file: ArenaFile) -> dict[str, int]:
             raise OSError(ctypes.get_errno(), "mmap")
         return int(found)
 
-    reserved = file.size + (len(file.blocks) + 1) * _PAGE
+    reserved = file.size + (len(file.blocks) + 1) * _GAP
     base = mapping(None, reserved, 0, _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0)
     fd = os.open(file.path, os.O_RDWR)
     addresses = dict[str, int]()
     try:
         for number, block in enumerate(file.blocks):
-            at = base + block.offset + (number + 1) * _PAGE
+            at = base + block.offset + (number + 1) * _GAP
             mapping(at, block.size, _PROT_RW, _MAP_SHARED | _MAP_FIXED, fd, block.offset)
             addresses[block.name] = at + block.start
     finally:

@@ -14,7 +14,7 @@ from agentcompile.ir.attempt import Contract, WrittenLanguage
 from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.graph import ITEM_BYTES, Graph, Node, Role, Use, Value
 from agentcompile.ir.kind import KindFacts, PortFacts
-from agentcompile.ir.region import Cost, Port, PortRole, Regime, Region
+from agentcompile.ir.region import Access, Cost, Port, PortRole, Regime, Region
 from agentcompile.ir.scope import constants_of, names_of
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.refine.calling import calling, forbidden, manifest
@@ -161,7 +161,7 @@ def _dims(signature: Signature) -> Iterator[tuple[str, int]]:
 
 
 def _port(one: TensorFact) -> Port:
-    access = "write" if one.role == "output" else "read"
+    access: Access = "write" if one.role == "output" else "read"
     return Port(name=one.name, role=_ROLES[one.role], access=access, shape=one.shape, dtype=one.dtype)
 
 

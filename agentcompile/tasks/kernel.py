@@ -95,7 +95,8 @@ class KernelProcess:
         Raises:
             KernelDeath: the process ends when the kernel is loaded.
         """
-        self._task, self.built, self._stage = task, built, _MEASURE if timed else _VALIDATE
+        self._task, self.built = task, built
+        self._stage: Stage = "measure" if timed else "validate"
         self._owners = [ArenaOwner(built.sizes, _SIDES[0 if timed else at % 2]) for at in range(sets)]
         try:
             files = tuple(owner.file for owner in self._owners)
@@ -152,10 +153,6 @@ class KernelProcess:
                 raise KernelDeath(Crashed(stage=stage, signal=0, detail=outcome.error))
             case _:
                 return outcome
-
-
-_VALIDATE: Stage = "validate"
-_MEASURE: Stage = "measure"
 
 
 @contextmanager
