@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 
-def enclose(binary: Path) -> None:
-    """Confine this process, which may still read `binary`; what is confined is not set free again."""
-    assert binary.is_absolute()
+def enclose(readable: Iterable[Path]) -> None:
+    """Confine this process, which may still read the files `readable`; it is not set free again."""
+    assert all(path.is_absolute() for path in readable)

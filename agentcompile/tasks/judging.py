@@ -17,7 +17,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Contract, Judged, Written
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.digest import Json
-from agentcompile.ir.target import Ceiling, Target
+from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Params, Template
 from agentcompile.ir.trial import (
     BuildFailed,
@@ -81,7 +81,7 @@ class TaskJudge:
         self._task, self._contract, self._baselines, self._shop = task, contract, baselines, workshop
         self._seed, self._confirms, self._policy, self._count = seed, confirms, policy, 0
         self._regions = tuple(region_of(task, shape) for shape in range(len(task.told.signatures)))
-        self._residency = residency_of(self._regions[0], workshop.target)
+        self._residency: Residency = residency_of(self._regions[0], workshop.target)
 
     def judge(self, written: Written) -> Judged:
         """Judge a kernel: manifest, static check, build, validation, time; a fault of it is a verdict.
@@ -100,10 +100,10 @@ class TaskJudge:
         if not params:
             return self._refused(findings)
         found = list[_Point]()
-        for one in params:
+        for at, one in enumerate(params):
             verdict = self._judged(template, one)
             found.append((one, verdict))
-            if not isinstance(verdict, Measured) and one == params[0] and len(params) > 1 and _hopeless(verdict):
+            if at == 0 and _hopeless(verdict):
                 break
         best = min(found, key=lambda point: _time(point[1]))
         return self._said(template, best[0], best[1], found)
@@ -192,8 +192,8 @@ def _time(verdict: Verdict) -> float:
 
 
 def _hopeless(verdict: Verdict) -> bool:
-    """Return whether other parameters would hardly help."""
-    return not isinstance(verdict, (Rejected, BuildFailed, TimedOut, Disturbed))
+    """Return whether other parameters would hardly help a kernel that failed."""
+    return not isinstance(verdict, (Measured, Rejected, BuildFailed, TimedOut, Disturbed))
 
 
 def _beside(verdict: Verdict) -> Json:

@@ -76,6 +76,11 @@ class LoadedTask:
         return f"task-{re.sub(r'[^a-z0-9]+', '-', self.path.stem.lower()).strip('-') or 'file'}"
 
     @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._child.pid
+
+    @property
     def alive(self) -> bool:
         """Whether its process still answers, as far as is known."""
         return self._child.alive

@@ -53,9 +53,9 @@ class Runner:
         addresses = [mapped(file) for file in request.arenas]
         for own in addresses:
             own.update({name: addresses[0][name] for name in request.shared})
-        self._executor, self._threads = Executor(Path(request.executor), request.threads), request.threads
         limit_memory(request.memory_bytes)
-        enclose(Path(request.binary))
+        enclose((Path(request.binary), Path(request.executor)))  # before there is a second thread
+        self._executor, self._threads = Executor(Path(request.executor), request.threads), request.threads
         library = Library(Path(request.binary))
         self._calls = [
             [Call.of(library, entry, [own[name] if name else 0 for name in names]) for entry, names in request.launches]

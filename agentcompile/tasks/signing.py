@@ -55,8 +55,8 @@ def sign(loaded: LoadedModel, seed: int) -> Signed:
         text = "get_inputs() gives other tensors although every generator has the same seed"
         raise TaskFault(text, "draw with torch, numpy or random, and from no clock or system")
     outputs = loaded.run(inputs)
-    _sound(loaded, inputs, outputs, other)
     signatures, at = [_signature(loaded, inputs, outputs, other)], dict[int, int]()
+    _sound(loaded, inputs, outputs, other)
     for place, scale in enumerate(SHAPE_SCALES if loaded.varies else ()):
         small, next_one = loaded.inputs(seed, at=scale), loaded.inputs(seed + 1, at=scale)
         found = _signature(loaded, small, loaded.run(small), next_one)
