@@ -236,6 +236,7 @@ def geometry(s: Subject) -> Iterator[Finding]:
     names, most = scope(s.region, s.target, s.params), most_shared_bytes(s.target.arch)
     for launch in s.template.launches:
         texts = {"grid": launch.grid, "block": launch.block, "shared_bytes": (launch.shared_bytes,)}
+        texts["cluster"] = launch.cluster
         try:
             found = {key: [int(evaluate(parse(text), names)) for text in of] for key, of in texts.items()}
         except EvaluationError as error:
@@ -247,6 +248,8 @@ def geometry(s: Subject) -> Iterator[Finding]:
             continue
         if min(*grid, *block, 1) < 1 or grid[0] >= 1 << 31 or max(grid[1:], default=1) >= 1 << 16:
             yield _found("geometry", f"{launch.entry}: a grid of {grid} in blocks of {block} cannot be started")
+        if len(found["cluster"]) > 3 or min(found["cluster"], default=1) < 1:
+            yield _found("geometry", f"{launch.entry}: a cluster of {found['cluster']} cannot be started")
         if math.prod(block) > THREADS_PER_BLOCK:
             yield _found(
                 "geometry", f"{launch.entry}: {math.prod(block)} threads a block, more than {THREADS_PER_BLOCK}"

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agentcompile.build import resources_of
-from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.jobs import Baseline, EvaluationJob, Evaluator, Prepared
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.attempt import Contract, Judged, Written
@@ -104,8 +103,8 @@ class RegionJudge:
         maker = JobMaker(target)
         try:
             return [maker.job(task, task.space.candidate(template.id, dict(one))) for one in params]
-        except (AgentCompileError, OutsideError) as error:  # an extent without a value at one of these points
-            return (finding("geometry", str(error)),)
+        except OutsideError as error:
+            return (finding("parameters", str(error)),)
 
     def _judged(self, jobs: Sequence[EvaluationJob]) -> Judged:
         order = {job.candidate.id: at for at, job in enumerate(jobs)}

@@ -44,6 +44,8 @@ def read(written: Written, kind: str, language: WrittenLanguage, dtype: str) -> 
     templates = [one for one in made if isinstance(one, Template)]
     if not templates:
         return tuple(one for one in made if isinstance(one, Finding))
+    if any(one.accumulation == "library" for one in templates):  # its bounds are wide: nobody knows what a library does
+        return (finding("accumulation", "library is for calls of a library; say how the kernel keeps its sums"),)
     return next((one for one in templates if dtype in one.dtypes), templates[0])
 
 

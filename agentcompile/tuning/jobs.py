@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentcompile import check
+from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.jobs import EvaluationJob
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.target import Target
@@ -22,10 +23,17 @@ class JobMaker:
         self._sources: dict[str, Source] = {}
 
     def source(self, task: TuneTask, candidate: Candidate) -> Source:
-        """Return the program text of a candidate."""
+        """Return the program text of a candidate; an empty one where an extent of its launches has no value.
+
+        The static check rejects such a candidate for the same extent, so that nothing builds its text.
+        """
         if candidate.id not in self._sources:
             template = task.space.template(candidate.template)
-            self._sources[candidate.id] = specialise(template, task.region, candidate.params, self._target)
+            try:
+                made = specialise(template, task.region, candidate.params, self._target)
+            except AgentCompileError:  # a point that the template's `requires` should exclude
+                made = Source(language=template.language, text="", launches=(), workspaces=())
+            self._sources[candidate.id] = made
         return self._sources[candidate.id]
 
     def job(self, task: TuneTask, candidate: Candidate) -> EvaluationJob:

@@ -12,8 +12,10 @@ from agentcompile.events import Event, Warned
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import Options, resolve
 from agentcompile.regions.kinds import facts as kinds
+from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.prepared import templates_for
-from tests.cpu.written import KERNEL, MANIFEST
+from tests.cpu.written import KERNEL, MANIFEST, task
+from tests.unit.fakes import linear_region, target
 
 
 def put(root: Path, name: str, manifest: str = MANIFEST, kernel: str = KERNEL) -> Path:
@@ -93,3 +95,32 @@ def test_the_switch_is_a_setting_and_part_of_what_was_asked(tmp_path: Path) -> N
     assert off.user_templates is False
     assert off.digest != Options().digest
     assert Options(user_templates=True).digest == Options().digest
+
+
+@pytest.mark.parametrize(
+    ("language", "more", "rule"),
+    [
+        ("cpp", '[[workspaces]]\nname = "part"\ndtype = "fp32"\ncount = "{}"\n', "workspaces"),
+        ("cuda", 'grid = ["{}"]\nblock = ["32"]\n', "geometry"),
+        ("cuda", 'grid = ["1"]\nblock = ["32"]\ncluster = ["{}"]\n', "geometry"),
+    ],
+    ids=["workspace", "grid", "cluster"],
+)
+@pytest.mark.parametrize("extent", ["hidden // (rows - rows)", "rows - 1000000"])
+def test_an_extent_without_a_value_rejects_its_candidate_and_stops_nothing(
+    tmp_path: Path, language: str, more: str, rule: str, extent: str
+) -> None:
+    manifest = MANIFEST.replace('"cpp"', f'"{language}"')
+    if language == "cpp":
+        manifest = manifest.replace('"w", "y"', '"w", "y", "part"')
+    folder = put(tmp_path, "bad", manifest + more.format(extent), "" if language == "cuda" else KERNEL)
+    if language == "cuda":
+        (folder / "kernel.cu").write_text("void matvec() {}")
+    (bad,) = load([tmp_path], kinds=kinds(), layouts=LAYOUTS).templates
+    here = target() if language == "cpp" else target(kind="cuda", device="H100", arch="sm_90a", isa=())
+    asked = task(linear_region(dtype="fp32", hidden=64, rows=32), [bad], here)
+    (candidate,) = asked.space
+    maker = JobMaker(here)
+    job = maker.job(asked, candidate)
+    assert [one.rule for one in maker.errors(job)] == [rule]
+    assert maker.traits(asked, candidate).workspace_bytes == 0

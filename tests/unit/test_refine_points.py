@@ -147,8 +147,22 @@ def test_no_text_raises(manifest: str, kernel: str) -> None:
         MANIFEST + "tokens = [1, 99999999999999999999]\n",
         "#" * (MAX_MANIFEST_CHARACTERS + 1),
         "requires = ['" + "(" * 5000 + "']\n" + MANIFEST,
+        'accumulation = "library"\n' + MANIFEST,
     ],
-    ids=["deep", "deep-array", "digits", "hex", "outside", "pitched", "foreign", "mark", "tokens", "long", "brackets"],
+    ids=[
+        "deep",
+        "deep-array",
+        "digits",
+        "hex",
+        "outside",
+        "pitched",
+        "foreign",
+        "mark",
+        "tokens",
+        "long",
+        "brackets",
+        "library",
+    ],
 )
 def test_a_hostile_manifest_is_refused(manifest: str) -> None:
     assert isinstance(fails_well(Written(manifest=manifest, kernel=KERNEL)), Rejected)
