@@ -19,6 +19,7 @@ from agentcompile import arguments
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import digest
 from agentcompile.ir.trial import Rule
+from agentcompile.sandbox.fence import harmless
 
 PREFIX = "AGENTCOMPILE_"
 PROJECT_FILE = "agentcompile.toml"
@@ -254,6 +255,11 @@ def automation(environ: Mapping[str, str] | None = None) -> str:
     """Return the variable that says that no person is there (`CI`, as build services set it); empty when none does."""
     environ = os.environ if environ is None else environ
     return "CI" if environ.get("CI", "").lower() not in ("", "0", "false") else ""
+
+
+def passed_on(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that confined processes get: paths, languages and settings of numeric libraries."""
+    return harmless(os.environ if environ is None else environ)
 
 
 def visible_devices(environ: Mapping[str, str] | None = None) -> str | None:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from agentcompile.build.binary import Binary, binary_key
 from agentcompile.build.cxx import run_cxx
-from agentcompile.build.nvrtc import NVRTC_FLAGS, compile_cubin, nvrtc_toolchain
+from agentcompile.build.fenced import compile_apart
+from agentcompile.build.nvrtc import NVRTC_FLAGS, Cubin, compile_cubin, nvrtc_toolchain
 from agentcompile.build.prelude import prelude_flags
 from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain
-from agentcompile.build.triton import TRITON_FLAGS, compile_images, triton_version
+from agentcompile.build.triton import TRITON_FLAGS, compile_images, images_in, triton_programs, triton_version
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import canonical, digest_bytes
@@ -27,18 +28,20 @@ _RUNTIME = Path(__file__).resolve().parent.parent / "runtime"
 
 
 _Built = Binary | BuildFailed | TimedOut | Disturbed
-Builder = Callable[[Source, Store, Toolchain, float], _Built]
-"""A function of a source, where to keep its binary, the compiler, and its time limit in seconds."""
+Builder = Callable[[Source, Store, Toolchain, float, bool], _Built]
+"""A function of a source, where to keep its binary, the compiler, its limit in seconds, and whether it is fenced."""
 
 
-def compile(source: Source, store: Store, *, toolchain: Toolchain, limit_s: float) -> _Built:
+def compile(source: Source, store: Store, *, toolchain: Toolchain, limit_s: float, fenced: bool = False) -> _Built:
     """Compile `source` with its own flags, or find the binary of an earlier run in `store`.
 
+    What compiles a `fenced` source can neither write to the store nor read more than its toolchain and scratch.
+
     Raises:
-        AgentCompileError: the store cannot be written or the compiler cannot be started (environment).
+        AgentCompileError: the store cannot be written, or the compiler cannot be started or confined (environment).
         KeyError: no builder serves the language.
     """
-    return BUILDERS[source.language](source, store, toolchain, limit_s)
+    return BUILDERS[source.language](source, store, toolchain, limit_s, fenced)
 
 
 def compile_executor(
@@ -69,21 +72,30 @@ def compile_executor(
     )
 
 
-def _compile_cpp(source: Source, store: Store, toolchain: Toolchain, limit_s: float) -> _Built:
+def _compile_cpp(source: Source, store: Store, toolchain: Toolchain, limit_s: float, fenced: bool) -> _Built:
     flags = (*COMPILE_FLAGS, *source.flags)
     key = binary_key(source.digest, toolchain.name, (*flags, *LINK_FLAGS))
     built: Path | BuildFailed | TimedOut | Disturbed | None = store.get(key, ".so")
     if built is None:
-        parsed = prelude_flags(source.text, toolchain, flags, limit_s, store)
-        built = run_cxx(source.text, key, toolchain, (*flags, *parsed), limit_s, store)
+        # Parsed headers lie in the store, which a fenced compiler does not see.
+        parsed = () if fenced else prelude_flags(source.text, toolchain, flags, limit_s, store)
+        built = run_cxx(source.text, key, toolchain, (*flags, *parsed), limit_s, store, fenced=fenced)
     return _binary(built)
 
 
-def _compile_cuda(source: Source, store: Store, toolchain: Toolchain, limit_s: float) -> _Built:
+def _compile_cuda(source: Source, store: Store, toolchain: Toolchain, limit_s: float, fenced: bool) -> _Built:
     key = binary_key(source.digest, nvrtc_toolchain().name, (*NVRTC_FLAGS, *source.flags))
     built: Path | BuildFailed | None = store.get(key, ".cubin")
     if built is None:
-        made = compile_cubin(source.text, source.flags)
+        if fenced:
+            kept = compile_apart(_cubin_files, source, store, limit_s)
+            if not isinstance(kept, tuple):
+                return kept
+            made: Cubin | BuildFailed = Cubin(
+                image=kept[0], resources=decode(tuple[Resources, ...], json.loads(kept[1]))
+            )
+        else:
+            made = compile_cubin(source.text, source.flags)
         if isinstance(made, BuildFailed):
             return made
         store.write(key, canonical([encode(one) for one in made.resources]), _RESOURCES)
@@ -105,12 +117,31 @@ def resources_of(source: Source, store: Store, toolchain: str) -> tuple[Resource
         return ()
 
 
-def _compile_triton(source: Source, store: Store, toolchain: Toolchain, limit_s: float) -> _Built:
+def _cubin_files(source: Source, folder: Path) -> tuple[bytes, bytes] | BuildFailed:
+    made = compile_cubin(source.text, source.flags)
+    return made if isinstance(made, BuildFailed) else (made.image, canonical([encode(one) for one in made.resources]))
+
+
+def _image_files(source: Source, folder: Path) -> tuple[bytes, bytes] | BuildFailed:
+    made = images_in(source, folder)
+    return made if isinstance(made, BuildFailed) else (pack(made), b"")
+
+
+def _compile_triton(source: Source, store: Store, toolchain: Toolchain, limit_s: float, fenced: bool) -> _Built:
     key = binary_key(source.digest, f"triton {triton_version()}", (*TRITON_FLAGS, *source.flags))
     built: Path | BuildFailed | None = store.get(key, ".cubins")
     if built is None:
-        made = compile_images(source, store)
-        built = made if isinstance(made, BuildFailed) else store.write(key, pack(made), ".cubins")
+        if fenced:
+            kept = compile_apart(_image_files, source, store, limit_s, programs=triton_programs())
+            if not isinstance(kept, tuple):
+                return kept
+            packed = kept[0]
+        else:
+            made = compile_images(source, store)
+            if isinstance(made, BuildFailed):
+                return made
+            packed = pack(made)
+        built = store.write(key, packed, ".cubins")
     return _binary(built)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import resource
@@ -14,9 +15,13 @@ from pathlib import Path
 from agentcompile.build.toolchain import LINK_FLAGS, Toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.trial import BuildFailed, Disturbed, TimedOut
+from agentcompile.sandbox import TooLong, for_build
+from agentcompile.sandbox import run as run_behind
+from agentcompile.system.plain_files import read_plain
 from agentcompile.system.store import Store
 
 LOG_CHARACTERS = 8000
+_BINARY_BYTES = 256 << 20
 _MEMORY_BYTES = 4 << 30
 _KILLED = re.compile(
     r"(Killed|Terminated) signal terminated program|terminated with signal (9|15)\b"
@@ -26,16 +31,23 @@ _KILLED = re.compile(
 
 
 def run_cxx(
-    text: str, key: str, toolchain: Toolchain, flags: tuple[str, ...], limit_s: float, store: Store
+    text: str,
+    key: str,
+    toolchain: Toolchain,
+    flags: tuple[str, ...],
+    limit_s: float,
+    store: Store,
+    *,
+    fenced: bool = False,
 ) -> Path | BuildFailed | TimedOut | Disturbed:
     """Compile and link `text`, and store the result under `key`.
 
     It works in a scratch directory with relative names, so that neither log nor binary contains its path. Compiling and
     linking are two commands, because a single one that is killed leaves its object file in the system's temporary
-    directory.
+    directory. A compiler that is `fenced` reaches nothing but that directory and its own files.
 
     Raises:
-        AgentCompileError: the store cannot be written or the compiler cannot be started (environment).
+        AgentCompileError: the store cannot be written, or the compiler cannot be started or confined (environment).
     """
     deadline = time.monotonic() + limit_s
     with store.scratch() as folder:
@@ -44,15 +56,22 @@ def run_cxx(
             [toolchain.compiler, *flags, "-pipe", f"-frandom-seed={key[:16]}", "-c", "kernel.cpp", "-o", "kernel.o"],
             [toolchain.compiler, "kernel.o", *LINK_FLAGS, "-o", "kernel.so"],
         ):
-            outcome = _run(command, folder, deadline, limit_s)
+            run = _run_fenced if fenced else _run
+            outcome = run(command, folder, deadline, limit_s)
             if isinstance(outcome, TimedOut):
                 return outcome
             status, log = outcome
+            if status == -signal.SIGXFSZ:
+                return BuildFailed(log="the files that it makes are too large")
             if status in (-signal.SIGKILL, -signal.SIGTERM) or (status != 0 and _KILLED.search(log)):
                 return Disturbed(stage="build", detail=f"the compiler was killed: {clean_log(log, folder)[-200:]}")
             if status != 0:
                 return BuildFailed(log=clean_log(log, folder) or f"the compiler left with status {status} and no word")
-        return store.write(key, (folder / "kernel.so").read_bytes(), ".so")
+        try:
+            made = read_made(folder / "kernel.so", _BINARY_BYTES)
+        except OSError as error:
+            return BuildFailed(log=f"the compiler made no library: {error.strerror}")
+        return store.write(key, made, ".so")
 
 
 def run_header(text: str, toolchain: Toolchain, flags: tuple[str, ...], limit_s: float, store: Store) -> bytes | None:
@@ -99,6 +118,29 @@ def _run(command: list[str], folder: Path, deadline: float, limit_s: float) -> t
                 raise
             return TimedOut(stage="build", limit_s=limit_s)
     return status, log.read_text(encoding="utf-8", errors="replace")
+
+
+def _run_fenced(command: list[str], folder: Path, deadline: float, limit_s: float) -> tuple[int, str] | TimedOut:
+    fence = for_build(command[0], folder, wall_s=max(deadline - time.monotonic(), 0.01))
+    try:
+        ended = run_behind(command, fence, folder=folder)
+    except OSError as error:
+        text = f"{command[0]}: the compiler does not start: {error.strerror}"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="check Python's installation") from error
+    if isinstance(ended, TooLong):
+        return TimedOut(stage="build", limit_s=limit_s)
+    return ended.status, ended.log.decode("utf-8", "replace")
+
+
+def read_made(path: Path, most_bytes: int) -> bytes:
+    """Return the bytes of a plain file that an untrusted process made; no link is followed.
+
+    Raises:
+        OSError: it is missing, a link, something other than a plain file, or larger than `most_bytes`.
+    """
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "it is a link")
+    return read_plain(path, most_bytes)
 
 
 def _kill_tree(pid: int) -> None:

@@ -44,8 +44,26 @@ def triton_version() -> str:
     return str(_library().__version__)
 
 
+def triton_programs() -> tuple[str, ...]:
+    """Return the paths of the programs that Triton starts: the assemblers that come with it.
+
+    Raises:
+        AgentCompileError: Triton is not installed (environment).
+    """
+    folder = Path(_library().__file__).parent / "backends" / "nvidia" / "bin"
+    return tuple(str(path) for path in sorted(folder.glob("ptxas*")))
+
+
 def compile_images(source: Source, store: Store) -> tuple[Image, ...] | BuildFailed:
+    """Compile as `images_in` does, in a scratch folder of the store, with the same errors."""
+    with store.scratch() as folder:
+        return images_in(source, folder)
+
+
+def images_in(source: Source, folder: Path) -> tuple[Image, ...] | BuildFailed:
     """Compile the kernels of `source`, one image for each entry; its flags name the architecture (``sm_90``).
+
+    Triton's files are in `folder`.
 
     Raises:
         AgentCompileError: Triton is not installed, cannot start its assembler, or has no disk space for its files
@@ -53,7 +71,7 @@ def compile_images(source: Source, store: Store) -> tuple[Image, ...] | BuildFai
     """
     triton = _library()
     try:
-        with store.scratch() as folder, _contained(triton, folder):
+        with _contained(triton, folder):
             module = _executed(source.text)
             entries = {launch.entry: launch for launch in source.launches}
             return tuple(_image(triton, module, launch, source.flags) for launch in entries.values())

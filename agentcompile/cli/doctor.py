@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +22,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import encode
 from agentcompile.options import Options, resolve, visible_devices
 from agentcompile.runs.tables import Table, amount
+from agentcompile.sandbox import Method, methods
 from agentcompile.system.gpus import Driver, Gpu, find_driver
 
 OLDEST_SM = (8, 0)
@@ -68,7 +69,8 @@ def doctor(
     """Show whether this machine has what compiling needs; return 6 when something that its target needs is missing."""
     options = resolve(flags).options
     machine, kind = _machine(options, flow)
-    here = [*_software(), *machine, _folder(options.cache), _folder(options.runs), *_user_templates(options)]
+    files = [_folder(options.cache), _folder(options.runs), *_user_templates(options)]
+    here = [*_software(), *machine, containment(methods()), *files]
     gpu = list(cuda_rows((cuda or find_cuda)()))
     rows = [*here, *gpu]
     table = [("MISSING" if row.state == "missing" else row.state, row.check, row.value) for row in rows]
@@ -113,6 +115,18 @@ def _package(name: str) -> DoctorCheck:
         return DoctorCheck(name, "ok", metadata.version(name))
     except metadata.PackageNotFoundError:
         return DoctorCheck(name, "missing", "not installed", f"pip install {name}")
+
+
+def containment(found: Sequence[Method]) -> DoctorCheck:
+    """Return the row that says by which methods code that nobody has read is confined here; a pure function."""
+    works = ", ".join(method.name for method in found if method.works) or "none"
+    problems = [f"{method.name}: {method.problem}" for method in found if not method.works]
+    if not problems:
+        return DoctorCheck("sandbox", "ok", works)
+    if all(method.works for method in found if method.needed):
+        return DoctorCheck("sandbox", "warning", works, "; ".join(problems))
+    remedy = f"{'; '.join(problems)}: written kernels run with --unsafe alone"
+    return DoctorCheck("sandbox", "warning", f"{works}: nothing can be confined", remedy)
 
 
 def _folder(path: Path) -> DoctorCheck:

@@ -7,11 +7,10 @@ request that was killed from outside is repeated once. Building and validating r
 
 from __future__ import annotations
 
-import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from agentcompile.backends import backend_of
@@ -30,6 +29,7 @@ from agentcompile.evaluation.jobs import (
     implementation,
 )
 from agentcompile.evaluation.stopwatch import Stopwatch
+from agentcompile.evaluation.work import Blamed, Work, each_process
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
@@ -37,6 +37,8 @@ from agentcompile.ir.timing import Samples, Timing
 from agentcompile.ir.trial import Cancelled, Crashed, Death, Disturbed, Incorrect, Stage, TimedOut, Verdict
 from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import PLANTED, SelfTest
+from agentcompile.options import passed_on
+from agentcompile.sandbox import Fence
 from agentcompile.validate.endurance import wanted_launches
 from agentcompile.worker import protocol as p
 from agentcompile.worker.pool import Limits, WorkerPool, WorkerSlot, environment, failure, from_outside, said, shakes
@@ -47,19 +49,6 @@ __all__ = ["Baseline", "Depth", "EvaluationJob", "Evaluator", "Prepared", "Worke
 _Result = tuple[EvaluationJob, Prepared | Binary | Verdict]
 ACCEPT_REPEATS = 250
 """Repeats of an accepted kernel that must agree bit for bit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """A request under way for a job; `binary` is None until built, `again` marks the repeat after an outside kill."""
-
-    job: EvaluationJob
-    binary: Binary | None
-    again: bool = False
-
-    @property
-    def stage(self) -> Stage:
-        return "build" if self.binary is None else "validate"
 
 
 class WorkerEvaluator:
@@ -79,11 +68,16 @@ class WorkerEvaluator:
         seed: int = 0,
         repeats: int = 16,
         steering: Steering | None = None,
+        fence: Fence | None = None,
     ) -> None:
         """Create an evaluator with `workers` slots (0: one a core) of `memory_bytes` each (0: 60 % of the machine's).
 
         `device` is the one that `target` describes: ``cpu``, ``cuda:0``. Candidates that `steering` cancels get the
-        verdict `Cancelled` at any stage, and their workers are killed.
+        verdict `Cancelled` at any stage, and their workers are killed. With a `fence`, for sources that nobody has
+        read, processes that run kernels are behind it, with the store to read, and compilers are behind their own.
+
+        Raises:
+            AgentCompileError: there is a fence, and nothing can be confined on this machine (environment).
         """
         self._steering = steering or Steering()
         self.waiting = Stopwatch(self._steering.clock)
@@ -98,7 +92,12 @@ class WorkerEvaluator:
         )
         self._limits, self._policy, self._seed, self._repeats = limits, policy, seed, repeats
         self._validators, self._fragile = backend.validations_at_once(target, cores), backend.poisonable
-        self._pool = WorkerPool(setup, limits, workers or cores)
+        if fence is not None:
+            memory = 0 if backend.own_memory else setup.memory_bytes
+            readable, processes = (*fence.readable, str(store.resolve())), fence.processes + 4 * cores
+            fence = replace(fence, readable=readable, memory_bytes=memory, processes=processes)
+        self._fenced = fence is not None
+        self._pool = WorkerPool(setup, limits, workers or cores, fence, passed_on() if fence else None)
 
     def __enter__(self) -> WorkerEvaluator:
         return self
@@ -131,12 +130,12 @@ class WorkerEvaluator:
         return self.waiting.during(self._prepare(self.waiting.during(jobs, runs=False), depth))
 
     def _prepare(self, jobs: Iterable[EvaluationJob], depth: Depth | None) -> Iterator[_Result]:
-        waiting, built, slots = iter(jobs), deque[_Work](), self._pool.slots
-        running: dict[int, _Work] = {}
+        waiting, built, slots = iter(jobs), deque[Work](), self._pool.slots
+        running: dict[int, Work] = {}
         try:
             while True:
                 for index, slot in enumerate(slots):
-                    if index not in running and (work := self._next(waiting, built, running)) is not None:
+                    if index not in running and (work := self._next(slot, waiting, built, running)) is not None:
                         running[index] = work
                         self._start(slot, work, depth)
                 if not running:
@@ -150,10 +149,10 @@ class WorkerEvaluator:
                     yield work.job, Cancelled(stage=work.stage)
                 for index in [index for index in running if slots[index].worker in done]:
                     result = self._settle(slots[index], running.pop(index), depth)
-                    if isinstance(result, _Work) and result.again:
+                    if isinstance(result, Work) and result.again:
                         running[index] = result
                         self._start(slots[index], result, depth)
-                    elif isinstance(result, _Work):
+                    elif isinstance(result, Work):
                         built.append(result)
                     else:
                         yield result
@@ -161,20 +160,24 @@ class WorkerEvaluator:
             for index in running:
                 slots[index].clear(disturbed=False)
 
-    def _next(self, waiting: Iterator[EvaluationJob], built: deque[_Work], running: dict[int, _Work]) -> _Work | None:
+    def _next(
+        self, slot: WorkerSlot, waiting: Iterator[EvaluationJob], built: deque[Work], running: dict[int, Work]
+    ) -> Work | None:
         """Choose the next work: validation before builds, so that results come early and binaries do not pile up."""
+        if len(running) >= self._pool.width:
+            return None
         validating = sum(work.stage == "validate" for work in running.values())
-        if built and validating < self._validators:
+        if slot.runs and built and validating < self._validators:
             return built.popleft()
-        if len(built) < len(self._pool.slots) and (job := next(waiting, None)) is not None:
-            return _Work(job=job, binary=None)
+        if slot.builds and len(built) < self._pool.width and (job := next(waiting, None)) is not None:
+            return Work(job=job, binary=None)
         return None
 
-    def _start(self, slot: WorkerSlot, work: _Work, depth: Depth | None) -> None:
+    def _start(self, slot: WorkerSlot, work: Work, depth: Depth | None) -> None:
         job, limits = work.job, self._limits
         if work.binary is None:
             # The worker ends the compiler at this limit; ours is longer, for a worker that does not.
-            request = p.Build(source=job.source, limit_s=limits.build_s)
+            request = p.Build(source=job.source, limit_s=limits.build_s, fenced=self._fenced)
             self._pool.worker(slot).ask(request, limit_s=limits.build_s + limits.start_s)
             return
         validate = p.Validate(
@@ -187,7 +190,7 @@ class WorkerEvaluator:
         )
         self._pool.worker(slot).ask(validate, limit_s=limits.validate(job.region.cost.bytes))
 
-    def _settle(self, slot: WorkerSlot, work: _Work, depth: Depth | None) -> _Work | _Result:
+    def _settle(self, slot: WorkerSlot, work: Work, depth: Depth | None) -> Work | _Result:
         assert slot.worker is not None
         outcome = slot.worker.take()
         if isinstance(outcome, p.Built):
@@ -230,7 +233,7 @@ class WorkerEvaluator:
                 claim=claim,
                 policy=self._policy,
                 seed=seed,
-                seconds=_each_process(seconds, processes),
+                seconds=each_process(seconds, processes),
             )
 
         trusted = frozenset(i for i, arm in enumerate(arms) if isinstance(arm, Baseline))
@@ -269,7 +272,7 @@ class WorkerEvaluator:
                 policy=self._policy,
                 seed=seed,
                 unroll=4 if trusted else 2,
-                seconds=_each_process(seconds, processes),
+                seconds=each_process(seconds, processes),
             )
 
         labels = tuple(label for label, _ in programs)
@@ -316,7 +319,7 @@ class WorkerEvaluator:
 
     def _processes(
         self, request: p.Time | p.TimeSteps, processes: int, limit_s: float, ids: Sequence[str]
-    ) -> tuple[Samples, ...] | _Blamed:
+    ) -> tuple[Samples, ...] | Blamed:
         self._pool.rest()
         taken: list[Samples] = []
         # Creating a device context takes seconds. Region timings leave nothing in it; steps leave a model's weights.
@@ -331,7 +334,7 @@ class WorkerEvaluator:
             while not worker.done:
                 if (gone := self._given_up(ids)) >= 0:
                     slot.clear(disturbed=False)
-                    return _Blamed(at=gone, verdict=Cancelled(stage="measure"))
+                    return Blamed(at=gone, verdict=Cancelled(stage="measure"))
                 wait([worker], bell=self._steering.bell())
             outcome = worker.take()
             if isinstance(outcome, p.Timed):
@@ -346,7 +349,7 @@ class WorkerEvaluator:
             somebody = 0 <= at < len(ids) and not isinstance(outcome, p.Wrong)
             verdict = self._blamed(slot, outcome, "measure") if somebody else failure(outcome, "measure")
             assert isinstance(verdict, (Crashed, TimedOut, Disturbed, Incorrect)), verdict
-            return _Blamed(at=at, verdict=verdict)
+            return Blamed(at=at, verdict=verdict)
         return tuple(taken)
 
     def _given_up(self, ids: Sequence[str]) -> int:
@@ -377,24 +380,14 @@ class WorkerEvaluator:
         raise environment(f"the harness could not be tested: {said(outcome)}")
 
     def _alone(self, request: p.Request) -> Outcome:
+        """Return the outcome of a request that runs known kernels alone, whose process needs no fence."""
         self._pool.rest()
+        slot = self._pool.trusted if self._fenced else self._pool.clock
         for _ in range(2):
-            worker = self._pool.worker(self._pool.clock, fresh=True)
+            worker = self._pool.worker(slot, fresh=True)
             outcome = worker.answer(request, limit_s=self._limits.measure(10**9))
             if isinstance(outcome, (Lost, Expired)):
-                self._pool.clock.clear(disturbed=True)
+                slot.clear(disturbed=True)
             if not from_outside(outcome):
                 break
         return outcome
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Blamed:
-    """A failed timing request: the index of the arm that was running, and its verdict."""
-
-    at: int
-    verdict: Death | Cancelled | Incorrect
-
-
-def _each_process(seconds: float, processes: int) -> float:
-    return seconds / processes if 0 < seconds < math.inf else 0.0  # 0 means no limit

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from agentcompile.sandbox import confine, for_worker
+from agentcompile.worker.limits import limit_memory
 
-def enclose(readable: Iterable[Path]) -> None:
-    """Confine this process, which may still read the files `readable`; it is not set free again."""
-    assert all(path.is_absolute() for path in readable)
+
+def enclose(readable: Iterable[Path], *, memory_bytes: int, fenced: bool) -> None:
+    """Limit this process's memory, and where it is `fenced` confine it for ever: it may read `readable`, no more.
+
+    It has one thread now, and has opened what it needs from elsewhere.
+
+    Raises:
+        AgentCompileError: nothing can be confined on this machine (environment).
+    """
+    if fenced:
+        confine(for_worker(readable=readable, memory_bytes=memory_bytes))
+    else:
+        limit_memory(memory_bytes)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from agentcompile import check
-from agentcompile.build import Toolchain, compile
+from agentcompile.build import compile
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Contract, Judged, Written
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.digest import Json
-from agentcompile.ir.target import Ceiling, Residency, Target
+from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Params, Template
 from agentcompile.ir.trial import (
     BuildFailed,
@@ -36,28 +36,15 @@ from agentcompile.measure import POLICY, Policy, Timing, verdict_of
 from agentcompile.ops.layouts import fits
 from agentcompile.refine import feedback
 from agentcompile.refine.points import LINE, finding, legal_points
-from agentcompile.system.store import Store
 from agentcompile.tasks.contract import facts_of, floors_ns, region_of, residency_of
 from agentcompile.tasks.inputs import seed_of
-from agentcompile.tasks.kernel import Built, validate
+from agentcompile.tasks.kernel import Built, Workshop, validate
 from agentcompile.tasks.load import LoadedTask
 from agentcompile.tasks.reading import read
 from agentcompile.tasks.timing import Baselines, timed
 
 _Point = tuple[Params, Verdict]
 _FINDINGS = 40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop:
-    """What building and running kernels needs of a machine."""
-
-    target: Target
-    toolchain: Toolchain
-    store: Store
-    executor: Path
-    """The executor of launch lists, built."""
-    ceiling: Ceiling
 
 
 class TaskJudge:
@@ -116,10 +103,10 @@ class TaskJudge:
             if not isinstance(made, Built):
                 return made
             built.append(made)
-        reports, shop = list[NumericReport](), self._shop
+        reports = list[NumericReport]()
         for one in built:
             seed = seed_of(self._seed, self._count, "check")
-            report = validate(self._task, one, shop.executor, shop.target.threads, seed)
+            report = validate(self._task, one, self._shop, seed)
             if not isinstance(report, NumericReport):
                 return report
             if not report.ok:
@@ -136,7 +123,9 @@ class TaskJudge:
             source = specialise(template, region, params, shop.target)
         except AgentCompileError as error:
             return Rejected(findings=(finding("geometry", str(error)),))
-        binary = compile(source, shop.store, toolchain=shop.toolchain, limit_s=self._task.limits.build_s)
+        binary = compile(
+            source, shop.store, toolchain=shop.toolchain, limit_s=self._task.limits.build_s, fenced=shop.fenced
+        )
         if isinstance(binary, (BuildFailed, TimedOut, Disturbed)):
             return binary
         path = Path(binary.path).resolve()
@@ -150,8 +139,7 @@ class TaskJudge:
             self._task,
             built,
             self._baselines.name,
-            self._shop.executor,
-            self._shop.target.threads,
+            self._shop,
             residency=self._residency,
             rounds=rounds,
             claim=claim,

@@ -12,11 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentcompile.build import Toolchain
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Region
+from agentcompile.ir.target import Ceiling, Target
 from agentcompile.ir.template import Source, Template
 from agentcompile.ir.timing import Interval
 from agentcompile.ir.trial import Crashed, Disturbed, NumericReport, Stage, TimedOut
+from agentcompile.system.store import Store
 from agentcompile.tasks.arena import ArenaOwner, Side, close_all
 from agentcompile.tasks.inputs import Case, cases
 from agentcompile.tasks.load import LoadedTask
@@ -62,6 +65,20 @@ class KernelDeath(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What building and running kernels needs of a machine."""
+
+    target: Target
+    toolchain: Toolchain
+    store: Store
+    executor: Path
+    """The executor of launch lists, built."""
+    ceiling: Ceiling
+    fenced: bool = True
+    """Whether compilers and kernels run behind a fence (`agentcompile.sandbox`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
     """A kernel that was built for a task at one shape."""
 
@@ -89,7 +106,7 @@ class Built:
 class KernelProcess:
     """A kernel bound to arenas in a process of its own, which ends with the block."""
 
-    def __init__(self, task: LoadedTask, built: Built, executor: Path, threads: int, *, sets: int, timed: bool) -> None:
+    def __init__(self, task: LoadedTask, built: Built, shop: Workshop, *, sets: int, timed: bool) -> None:
         """Start it; where it is `timed`, parameters are those of the first arena everywhere, as in PyTorch's arm.
 
         Raises:
@@ -112,12 +129,13 @@ class KernelProcess:
         launches = tuple((launch.entry, launch.arguments) for launch in built.source.launches)
         bind = Bind(
             binary=str(built.binary),
-            executor=str(executor),
-            threads=threads,
+            executor=str(shop.executor),
+            threads=shop.target.threads,
             launches=launches,
             arenas=files,
             shared=tuple(shared),
             memory_bytes=task.limits.memory_bytes,
+            fenced=shop.fenced,
         )
         try:
             self._ask(bind, task.limits.bind_s)
@@ -157,25 +175,25 @@ class KernelProcess:
 
 @contextmanager
 def running(
-    task: LoadedTask, built: Built, executor: Path, threads: int, *, sets: int, timed: bool = False
+    task: LoadedTask, built: Built, shop: Workshop, *, sets: int, timed: bool = False
 ) -> Iterator[KernelProcess]:
     """Run a kernel in a process of its own while the block is open.
 
     Raises:
         KernelDeath: the process ends when the kernel is loaded.
     """
-    process = KernelProcess(task, built, executor, threads, sets=sets, timed=timed)
+    process = KernelProcess(task, built, shop, sets=sets, timed=timed)
     try:
         yield process
     finally:
         process.close()
 
 
-def validate(task: LoadedTask, built: Built, executor: Path, threads: int, seed: int) -> NumericReport | Death:
+def validate(task: LoadedTask, built: Built, shop: Workshop, seed: int) -> NumericReport | Death:
     """Check a kernel on every case of its shape, until one fails."""
     tally, planned, done = Tally(), list(cases(seed, built.shape)), 0
     try:
-        with running(task, built, executor, threads, sets=2) as kernel:
+        with running(task, built, shop, sets=2) as kernel:
             while done < len(planned) and tally.ok:
                 _checked(task, kernel, planned[done], tally)
                 done += 1

@@ -18,9 +18,11 @@ from agentcompile.ir.target import Ceiling
 from agentcompile.materialize import isa_flags
 from agentcompile.options import Options
 from agentcompile.refine.contract import LANGUAGES
+from agentcompile.sandbox import require
 from agentcompile.tasks.contract import contract_of, region_of, residency_of
 from agentcompile.tasks.inputs import seed_of
-from agentcompile.tasks.judging import TaskJudge, Workshop
+from agentcompile.tasks.judging import TaskJudge
+from agentcompile.tasks.kernel import Workshop
 from agentcompile.tasks.load import LoadedTask, TaskLimits
 from agentcompile.tasks.timing import COMPILED, Baselines, baselines
 
@@ -45,12 +47,15 @@ def opened_task(
     limits: TaskLimits | None = None,
     compiled: tuple[str, ...] = COMPILED,
     confirms: bool = True,
+    fenced: bool = True,
 ) -> Iterator[OpenedTask]:
     """Open the task in the file `path`; `compiled` are the forms of ``torch.compile`` that its baseline may be.
 
+    Unless it is not `fenced`, compilers and kernels are confined.
+
     Raises:
         AgentCompileError: the file is no sound task, or kernels for it cannot be judged on that target yet (usage); the
-            machine is not able to build or time (environment).
+            machine is not able to build, confine or time (environment).
     """
     here = this_machine(options)
     if here.target.kind != "cpu":
@@ -59,7 +64,9 @@ def opened_task(
     with LoadedTask(path, threads=here.target.threads, seed=options.seed, limits=limits or TaskLimits()) as task:
         with evaluator_of(here, options.seed) as evaluator:
             ceiling = ceilings(here, evaluator)
-        yield gated(here, task, ceiling, options.seed, language=language, compiled=compiled, confirms=confirms)
+        yield gated(
+            here, task, ceiling, options.seed, language=language, compiled=compiled, confirms=confirms, fenced=fenced
+        )
 
 
 def gated(
@@ -71,19 +78,27 @@ def gated(
     language: WrittenLanguage | None = None,
     compiled: tuple[str, ...] = COMPILED,
     confirms: bool = True,
+    fenced: bool = True,
 ) -> OpenedTask:
     """Put the gates in front of a task that is loaded, on a machine whose ceilings are known.
 
     Raises:
         AgentCompileError: as `opened_task`.
     """
+    if fenced:
+        require()
     region = region_of(task)
     bar = baselines(task, residency=residency_of(region, here.target), seed=seed, compiled=compiled)
     spoken = language or LANGUAGES[here.target.kind][0]
     contract = contract_of(task, spoken, here.target, ceiling, bar.times, bar.told)
     executor = compile_executor(here.store, toolchain=here.toolchain, flags=isa_flags(here.target))
     shop = Workshop(
-        target=here.target, toolchain=here.toolchain, store=here.store, executor=executor.resolve(), ceiling=ceiling
+        target=here.target,
+        toolchain=here.toolchain,
+        store=here.store,
+        executor=executor.resolve(),
+        ceiling=ceiling,
+        fenced=fenced,
     )
     judge = TaskJudge(task, contract, bar, shop, seed=seed_of(seed, "judge"), confirms=confirms)
     return OpenedTask(here=here, task=task, contract=contract, baselines=bar, judge=judge)

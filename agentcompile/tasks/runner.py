@@ -14,7 +14,6 @@ from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.tasks.arena import mapped
 from agentcompile.tasks.enclosing import enclose
 from agentcompile.tasks.wire import Bind, Done, Launch, Reply, Request, Timed, TimeKernel
-from agentcompile.worker.limits import limit_memory
 
 _WARM = 4
 """The part of a batch, one in `_WARM`, that is run before each interval."""
@@ -53,8 +52,8 @@ class Runner:
         addresses = [mapped(file) for file in request.arenas]
         for own in addresses:
             own.update({name: addresses[0][name] for name in request.shared})
-        limit_memory(request.memory_bytes)
-        enclose((Path(request.binary), Path(request.executor)))  # before there is a second thread
+        files = (Path(request.binary), Path(request.executor))
+        enclose(files, memory_bytes=request.memory_bytes, fenced=request.fenced)  # before there is a second thread
         self._executor, self._threads = Executor(Path(request.executor), request.threads), request.threads
         library = Library(Path(request.binary))
         self._calls = [

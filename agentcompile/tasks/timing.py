@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import Json
@@ -20,7 +19,7 @@ from agentcompile.measure.clock import quantum_ns
 from agentcompile.measure.rounds import Arm, run_rounds
 from agentcompile.refine.contract import Times
 from agentcompile.tasks.inputs import Case, seed_of
-from agentcompile.tasks.kernel import Built, Death, KernelDeath, KernelProcess, draw_into, examine, running
+from agentcompile.tasks.kernel import Built, Death, KernelDeath, KernelProcess, Workshop, draw_into, examine, running
 from agentcompile.tasks.load import LoadedTask
 from agentcompile.tasks.tally import Tally
 from agentcompile.tasks.wire import Baseline, Spoil, TimeBaseline, Timed
@@ -143,8 +142,7 @@ def timed(
     task: LoadedTask,
     built: Built,
     baseline: str,
-    executor: Path,
-    threads: int,
+    shop: Workshop,
     *,
     residency: Residency,
     rounds: int,
@@ -158,7 +156,7 @@ def timed(
     found = list[Samples]()
     try:
         for process in range(processes):
-            with running(task, built, executor, threads, sets=sets, timed=True) as kernel:
+            with running(task, built, shop, sets=sets, timed=True) as kernel:
                 arm = KernelArm(task, kernel, sets, seed_of(seed, "timed", process))
                 arms: list[Arm] = [TorchArm(task, baseline), arm]
                 samples = _rounds(arms, rounds, claim, seed + process, policy)

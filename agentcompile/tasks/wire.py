@@ -196,6 +196,7 @@ class Bind:
     shared: tuple[str, ...]
     """Buffers that are those of the first arena everywhere."""
     memory_bytes: int
+    fenced: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ def _fenced(nbytes: int, side: Fence) -> Tensor:
         return fenced(nbytes, before=side == "before")
     page = mmap.PAGESIZE
     size = (nbytes + page - 1) // page * page
-    memory = mmap.mmap(-1, page + size + page)
+    memory = mmap.mmap(-1, page + size + page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     whole = torch.frombuffer(memory, dtype=torch.uint8)
     libc = ctypes.CDLL(None, use_errno=True)
     protect = libc.mprotect

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 from agentcompile.backends import backend_of
 from agentcompile.build import compile
 from agentcompile.ir.trial import BuildFailed, Disturbed, TimedOut
+from agentcompile.sandbox import settle
 from agentcompile.system.exhausted import exhausted, first_line
 from agentcompile.system.store import Store
 from agentcompile.worker import protocol as p
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 class Desk:
     """A handler of one request after another; PyTorch and the device are loaded by the first that needs them."""
 
-    def __init__(self, box: Box) -> None:
-        self._box = box
+    def __init__(self, box: Box, *, confined: bool = False) -> None:
+        self._box, self._confined = box, confined
         self._setup: p.Setup | None = None
         self._device: Gpu | Host | None = None
 
@@ -44,6 +45,8 @@ class Desk:
                 return p.CeilingMeasured(ceiling=self.device.ceiling())
             case p.CheckHarness():
                 return p.HarnessChecked(result=self.device.selftest(request))
+            case p.Furnish():
+                return self._furnish()
             case p.Canary():
                 if self.device.alive():
                     return p.Alive()
@@ -69,6 +72,9 @@ class Desk:
                 from agentcompile.worker.host import Host
 
                 self._device = Host(self.setup, self._box)
+            if self._confined:
+                self._device.alive()  # starts the executor's threads, each on a core of its own
+                settle()
         return self._device
 
     def _begin(self, setup: p.Setup) -> p.Ready:
@@ -77,6 +83,10 @@ class Desk:
         if not backend_of(setup.device).own_memory:
             limit_memory(setup.memory_bytes)
         return p.Ready()
+
+    def _furnish(self) -> p.Alive | p.Fault:
+        self.device.furnish()
+        return p.Alive() if self.device.alive() else p.Fault(error="a kernel that is known to be right is wrong")
 
     def _timed(self, request: p.Time | p.TimeSteps) -> p.Timed | p.Wrong:
         device = self.device
@@ -96,7 +106,7 @@ class Desk:
     def _build(self, request: p.Build) -> p.Built | BuildFailed | TimedOut | Disturbed:
         store, toolchain = Store(Path(self.setup.store)), self.setup.toolchain
         try:
-            made = compile(request.source, store, toolchain=toolchain, limit_s=request.limit_s)
+            made = compile(request.source, store, toolchain=toolchain, limit_s=request.limit_s, fenced=request.fenced)
         except OSError:
             store.prove()
             raise

@@ -97,6 +97,11 @@ class Gpu:
         """Measure the device's roofline limits."""
         return Probe(self._setup).ceiling()
 
+    def furnish(self) -> None:
+        """Build every kernel of our own that requests need."""
+        if overlaps_launches(self._setup.target.arch):
+            Predecessor(self._setup)
+
     def alive(self) -> bool:
         """Return whether a kernel that is known to be right gives its answer."""
         return Probe(self._setup).alive()

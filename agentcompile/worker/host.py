@@ -25,6 +25,7 @@ from agentcompile.worker.box import Box
 from agentcompile.worker.ceiling import alive, check_harness, measure_ceiling
 from agentcompile.worker.feeding import Pulse, feed, host_model
 from agentcompile.worker.housing import house
+from agentcompile.worker.known import prove_builds
 from agentcompile.worker.launch import binder, facts_of, in_turn, runner
 from agentcompile.worker.looping import looper
 from agentcompile.worker.probes import Probes
@@ -87,6 +88,15 @@ class Host:
     def ceiling(self) -> Ceiling:
         """Measure the machine's roofline limits."""
         return measure_ceiling(self._executor, self._setup)
+
+    def furnish(self) -> None:
+        """Build every kernel of our own that requests need, and one behind a compiler's fence.
+
+        Raises:
+            AgentCompileError: the compiler does not work there (environment).
+        """
+        Probes(self._executor, self._setup)
+        prove_builds(self._setup)
 
     def alive(self) -> bool:
         """Return whether a kernel that is known to be right gives its answer on every thread."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.trial import BuildFailed, Crashed, Death, Disturbed, Incorrect, Stage, TimedOut
+from agentcompile.sandbox import Fence, require
 from agentcompile.worker import protocol as p
 from agentcompile.worker.process import Expired, Lost, Outcome, Worker, wait
 from agentcompile.worker.zygote import Zygote
@@ -42,6 +44,10 @@ class WorkerSlot:
 
     worker: Worker | None = None
     disturbed: bool = False
+    builds: bool = True
+    runs: bool = True
+    """Whether it runs kernels. Behind a fence a slot does one of the two: a compiler's parent writes to the store."""
+    fence: Fence | None = None
 
     def clear(self, *, disturbed: bool) -> None:
         """Kill the worker and empty the slot."""
@@ -51,19 +57,40 @@ class WorkerSlot:
 
 
 class WorkerPool:
-    """Slots for building and validating and one for timing, filled from one zygote; construction does not block."""
+    """Slots for building and validating and one for timing, filled from one zygote; construction does not block.
 
-    def __init__(self, setup: p.Setup, limits: Limits, slots: int) -> None:
-        self._setup, self._limits = setup, limits
-        self.slots = tuple(WorkerSlot() for _ in range(slots))
-        self.clock = WorkerSlot()
+    With a `fence` every process that runs kernels is behind it, from its start, and compilers are behind their own.
+    """
+
+    def __init__(
+        self,
+        setup: p.Setup,
+        limits: Limits,
+        slots: int,
+        fence: Fence | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start the zygote, with `environment` instead of ours.
+
+        Raises:
+            AgentCompileError: there is a fence, and nothing can be confined on this machine (environment).
+        """
+        self._setup, self._limits, self._fence, self.width = setup, limits, fence, slots
+        if fence is None:
+            self.slots = tuple(WorkerSlot() for _ in range(slots))
+        else:
+            require()
+            running = tuple(WorkerSlot(builds=False, fence=fence) for _ in range(slots))
+            self.slots = (*running, *(WorkerSlot(runs=False) for _ in range(slots)))
+        self.clock, self.trusted = WorkerSlot(fence=fence), WorkerSlot()
+        self._furnished, self._environment = fence is None, environment
         self._witnesses: list[WorkerSlot] = []
         self._spares: list[Worker] = []
-        self._zygote = Zygote(start_s=limits.start_s)
+        self._zygote = self._started()
 
     def close(self) -> None:
         """Kill every worker; calling it again does nothing."""
-        for slot in (*self.slots, self.clock, *self._witnesses):
+        for slot in (*self.slots, self.clock, self.trusted, *self._witnesses):
             slot.clear(disturbed=False)
         for spare in self._spares:
             spare.kill()
@@ -86,7 +113,7 @@ class WorkerPool:
         elif slot.worker is not None and not slot.worker.alive:
             slot.clear(disturbed=True)
         if slot.worker is None:
-            slot.worker = self._spare() or self._spawn()
+            slot.worker = (self._spare() if slot.fence is self._fence else None) or self._spawn(slot.fence)
             if slot.disturbed:
                 self._check_canary(slot)
         return slot.worker
@@ -94,7 +121,7 @@ class WorkerPool:
     def witness(self, number: int) -> WorkerSlot:
         """Return the slot of a process that times only finalists, of one region after another."""
         while len(self._witnesses) <= number:
-            self._witnesses.append(WorkerSlot())
+            self._witnesses.append(WorkerSlot(fence=self._fence))
         return self._witnesses[number]
 
     def stock(self, count: int, *, kept: bool = False) -> None:
@@ -104,7 +131,7 @@ class WorkerPool:
         begun = list[Worker]()
         try:
             for _ in range(count - len(self._spares)):
-                begun.append(self._spawn())
+                begun.append(self._spawn(self._fence))
                 begun[-1].ask(p.Canary(), limit_s=self._limits.canary_s)
             while busy := [worker for worker in begun if not worker.done]:
                 wait(busy)
@@ -126,18 +153,42 @@ class WorkerPool:
             worker.kill()
         return None
 
-    def _spawn(self) -> Worker:
+    def _started(self) -> Zygote:
+        return Zygote(start_s=self._limits.start_s, environment=self._environment)
+
+    def _spawn(self, fence: Fence | None) -> Worker:
+        if fence is not None:
+            self._furnish()
         try:
-            return Worker(self._zygote, self._setup)
+            return Worker(self._zygote, self._setup, fence)
         except AgentCompileError:
             self._zygote.close()
-            self._zygote = Zygote(start_s=self._limits.start_s)
-            return Worker(self._zygote, self._setup)
+            self._zygote = self._started()
+            return Worker(self._zygote, self._setup, fence)
+
+    def _furnish(self) -> None:
+        """Build, once and before any worker is confined, the kernels of our own that confined workers load.
+
+        Raises:
+            AgentCompileError: they do not build (environment).
+        """  # noqa: DOC501
+        if self._furnished:
+            return
+        worker = self._spawn(None)
+        try:
+            outcome = worker.answer(p.Furnish(), limit_s=4 * self._limits.build_s + self._limits.start_s)
+        finally:
+            worker.kill()
+        if isinstance(outcome, p.Fault) and outcome.environment:
+            raise AgentCompileError(outcome.error, exit_code=ExitCode.ENVIRONMENT, hint=outcome.hint)
+        if not isinstance(outcome, p.Alive):
+            raise environment(f"kernels that are known to be right do not build here: {said(outcome)}")
+        self._furnished = True
 
     def _check_canary(self, slot: WorkerSlot) -> None:
         outcome: Outcome = p.Alive()
         for _ in range(2):
-            slot.worker = slot.worker or self._spawn()
+            slot.worker = slot.worker or self._spawn(slot.fence)
             outcome = slot.worker.answer(p.Canary(), limit_s=self._limits.canary_s)
             if isinstance(outcome, p.Alive):
                 slot.disturbed = False

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.sandbox import Fence
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.frames import FrameError, Splitter, pack
 from agentcompile.worker.protocol import Answer, Ask, Ready, Reply, Request, Setup
@@ -49,13 +50,13 @@ Outcome = Reply | Lost | Expired
 class Worker:
     """One worker process, in its own session; after `Lost` or `Expired` it is dead, and another must be started."""
 
-    def __init__(self, zygote: Zygote, setup: Setup) -> None:
+    def __init__(self, zygote: Zygote, setup: Setup, fence: Fence | None = None) -> None:
         self._zygote = zygote
         self.box = Box.make()
         pipes = [os.pipe() for _ in range(3)]
         (requests, self._stdin), (self._stdout, replies), (self._log, log) = pipes
         try:
-            self.pid = zygote.spawn(requests, replies, log, self.box.fd)
+            self.pid = zygote.spawn(requests, replies, log, self.box.fd, fence)
         except BaseException:
             for fd in (self._stdin, self._stdout, self._log):
                 os.close(fd)

@@ -45,6 +45,8 @@ class Build:
     kind: Literal["build"] = "build"
     source: Source
     limit_s: float
+    fenced: bool = False
+    """Whether the compiler reaches nothing but its own files and a scratch folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +176,14 @@ class Canary:
     kind: Literal["canary"] = "canary"
 
 
-Request = Setup | Build | Validate | Time | TimeSteps | FeedModel | MeasureCeiling | CheckHarness | Canary
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Furnish:
+    """Build what a confined worker loads and cannot build itself; answered by `Alive`, or by `Fault`."""
+
+    kind: Literal["furnish"] = "furnish"
+
+
+Request = Setup | Build | Validate | Time | TimeSteps | FeedModel | MeasureCeiling | CheckHarness | Furnish | Canary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,11 +22,11 @@ from agentcompile.worker.protocol import Answer, Ask, Fault, Reply
 _ERROR_CHARACTERS = 4000
 
 
-def serve(requests: int, replies: int, box: Box) -> None:
+def serve(requests: int, replies: int, box: Box, *, confined: bool = False) -> None:
     """Answer requests from descriptor `requests` on descriptor `replies`; never returns."""
     inbox: queue.SimpleQueue[Ask] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(requests, inbox, box), daemon=True).start()
-    desk = Desk(box)
+    desk = Desk(box, confined=confined)
     while True:
         ask = inbox.get()
         try:

@@ -19,41 +19,49 @@ import sys
 import time
 import traceback
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.codec import decode, encode
+from agentcompile.sandbox import Fence, confine
 from agentcompile.worker.box import Box
 from agentcompile.worker.limits import die_with_parent, limit_process
 from agentcompile.worker.serve import serve
 
 _ENTRY = Path(__file__).with_name("__main__.py")
 _PRELOAD = ("torch", "agentcompile.validate", "agentcompile.worker.timing", "agentcompile.worker.ceiling")
-_MESSAGE_BYTES = 4096
+_MESSAGE_BYTES = 1 << 16
 _SPREAD_PAGES = 1 << 14
 
 
 class Zygote:
     """The parent's end of the zygote: construction returns at once, and the first `spawn` waits until it is ready."""
 
-    def __init__(self, *, start_s: float = 60.0) -> None:
-        """Start the process; it has `start_s` seconds to answer each request."""
+    def __init__(self, *, start_s: float = 60.0, environment: Mapping[str, str] | None = None) -> None:
+        """Start the process; it has `start_s` seconds to answer each request, and `environment` instead of ours."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-P", str(_ENTRY)]
         self._process = subprocess.Popen(
-            command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+            command,
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            env=environment,
         )
         theirs.close()
         ours.settimeout(start_s)
         self._socket, self._asked = ours, 0
 
-    def spawn(self, requests: int, replies: int, log: int, box: int) -> int:
-        """Fork a worker that reads and writes these descriptors, in its own session; return its pid.
+    def spawn(self, requests: int, replies: int, log: int, box: int, fence: Fence | None = None) -> int:
+        """Fork a worker that reads and writes these descriptors, in its own session, behind `fence`; return its pid.
 
         Raises:
             AgentCompileError: the process cannot start or fork (environment).
         """
-        return int(self._ask({"op": "fork"}, (requests, replies, log, box))["pid"])
+        return int(self._ask({"op": "fork", "fence": encode(fence)}, (requests, replies, log, box))["pid"])
 
     def ended(self, pid: int, wait_s: float) -> bool:
         """Return whether a worker ends by itself within `wait_s` seconds; it is not reaped."""
@@ -132,7 +140,7 @@ def _handle(request: dict[str, Any], control: socket.socket, fds: list[int]) -> 
     try:
         match request["op"]:
             case "fork":
-                return {"pid": _fork(control, fds)}
+                return {"pid": _fork(control, fds, decode(Fence | None, request["fence"]))}
             case "ended":
                 return {"ended": _ended(request["pid"], request["wait_s"])}
             case _:
@@ -150,7 +158,7 @@ def _ended(pid: int, wait_s: float) -> bool:
     return True
 
 
-def _fork(control: socket.socket, fds: list[int]) -> int:
+def _fork(control: socket.socket, fds: list[int], fence: Fence | None) -> int:
     parent = os.getpid()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python warns of threads; BLAS's idle ones register their own fork handlers
@@ -160,14 +168,14 @@ def _fork(control: socket.socket, fds: list[int]) -> int:
     try:
         os.setsid()
         control.close()
-        _become(fds, parent)
+        _become(fds, parent, fence)
     except BaseException:  # noqa: BLE001 - nothing may return into the parent's loop
         traceback.print_exc()
     finally:
         os._exit(70)
 
 
-def _become(fds: list[int], parent: int) -> None:
+def _become(fds: list[int], parent: int, fence: Fence | None) -> None:
     """Turn the fork into a worker. Descriptors 1 and 2 are its log, so that native code that prints breaks no frame."""
     requests, replies, log, box = fds
     os.dup2(log, 1)
@@ -175,8 +183,13 @@ def _become(fds: list[int], parent: int) -> None:
     os.close(log)
     die_with_parent(parent)
     limit_process()
+    shared = Box(box)
     with _gap():
-        serve(requests, replies, Box(box))
+        if fence is not None:
+            confine(fence)
+            if os.getppid() != parent:
+                os._exit(1)
+        serve(requests, replies, shared, confined=fence is not None)
 
 
 def _gap() -> mmap.mmap:

@@ -19,6 +19,7 @@ PLANTED = {
         "agentcompile/space/planted.py",
         "import agentcompile.evaluation.evaluator",
     ),
+    "the sandbox may not import a stage": ("layers", "agentcompile/sandbox/planted.py", "import agentcompile.build"),
     "the search may not judge": ("proposers", "agentcompile/search/planted.py", "import agentcompile.measure"),
     "the adviser may not check": ("proposers", "agentcompile/advice/planted.py", "import agentcompile.check"),
     "the agents may not judge": ("proposers", "agentcompile/agents/planted.py", "import agentcompile.worker.launch"),

@@ -1,0 +1,37 @@
+"""What the evaluator has under way: a candidate's next request, and whom a failed timing is blamed on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from agentcompile.build.binary import Binary
+from agentcompile.evaluation.jobs import EvaluationJob
+from agentcompile.ir.trial import Cancelled, Death, Incorrect, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A request under way for a job; `binary` is None until built, `again` marks the repeat after an outside kill."""
+
+    job: EvaluationJob
+    binary: Binary | None
+    again: bool = False
+
+    @property
+    def stage(self) -> Stage:
+        """The stage that the request is of."""
+        return "build" if self.binary is None else "validate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blamed:
+    """A failed timing request: the index of the arm that was running, and its verdict."""
+
+    at: int
+    verdict: Death | Cancelled | Incorrect
+
+
+def each_process(seconds: float, processes: int) -> float:
+    """Return the wall time of each of `processes` that share `seconds`; 0 means no limit."""
+    return seconds / processes if 0 < seconds < math.inf else 0.0
