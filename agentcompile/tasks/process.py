@@ -17,6 +17,7 @@ from typing import Literal, Self
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.options import passed_on
 from agentcompile.tasks.wire import Answer, Ask, Reply, Request
 from agentcompile.worker.frames import FrameError, Splitter, pack, write_all
 from agentcompile.worker.process import OUTSIDE, Expired, Lost, clean
@@ -24,6 +25,8 @@ from agentcompile.worker.process import OUTSIDE, Expired, Lost, clean
 _ENTRY = Path(__file__).with_name("__main__.py")
 _TAIL_BYTES = 4096
 _EXIT_S = 5.0
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""A process with one thread alone can be confined; its kernels run on threads of the executor's."""
 Outcome = Reply | Lost | Expired
 
 
@@ -40,7 +43,12 @@ class Child:
         command = [sys.executable, "-P", str(_ENTRY), role, str(os.getpid())]
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                start_new_session=True,
+                env=None if role == "task" else {**passed_on(), **_ONE_THREAD},
             )
         except OSError as error:
             self._log.close()
