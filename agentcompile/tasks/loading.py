@@ -29,6 +29,7 @@ DTYPES: dict[torch.dtype, DType] = {
     torch.int64: "int64", torch.int32: "int32", torch.bool: "bool",
 }  # fmt: skip
 _FORMAT = "the format is KernelBench's: class Model(nn.Module), get_inputs() and get_init_inputs()"
+_DEVICE = re.compile("cuda|nvidia", re.IGNORECASE)
 _SKIPPED = ("num_batches_tracked",)
 """Tensors of modules that evaluation never reads."""
 
@@ -142,7 +143,7 @@ def fault_of(error: BaseException, what: str, path: Path) -> TaskFault:
         return TaskFault(f"{what}: it imports {error.name}, which is not installed", f"install {error.name}")
     line = _line(error, path)
     hint = "run the file on the CPU with PyTorch alone until it works"
-    if "cuda" in str(error).lower():
+    if _DEVICE.search(str(error)):
         hint = "leave devices to the caller: make tensors and modules without .cuda() and device="
     return TaskFault(f"{what}{line}: {type(error).__name__}: {str(error)[:300]}", hint)
 

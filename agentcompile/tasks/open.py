@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentcompile.backends import backend_of
 from agentcompile.build import compile_executor
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import Machine, ceilings, evaluator_of, this_machine
@@ -58,7 +59,7 @@ def opened_task(
             machine is not able to build, confine or time (environment).
     """
     here = this_machine(options)
-    if here.target.kind != "cpu":
+    if backend_of(here.device).own_memory:
         text = f"{path}: kernels for tasks are judged on the CPU alone"
         raise AgentCompileError(text, hint="--target cpu")
     with LoadedTask(path, threads=here.target.threads, seed=options.seed, limits=limits or TaskLimits()) as task:

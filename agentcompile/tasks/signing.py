@@ -126,7 +126,7 @@ def _fact(name: str, role: TensorRole, tensor: Tensor, source: str, varies: bool
     if tensor.dtype not in DTYPES:
         text = f"{source}: a tensor of {tensor.dtype}, which no kernel can be given"
         raise TaskFault(text, f"use one of {', '.join(str(one) for one in DTYPES)}")
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         raise TaskFault(
             f"{source}: a tensor on {tensor.device}", "make tensors and modules without .cuda() and device="
         )
