@@ -143,6 +143,11 @@ class KernelProcess:
             self.close()
             raise
 
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._child.pid
+
     def launch(self, arena: int, *, repeat: int = 1, order: Order = "threads") -> None:
         """Launch it; `KernelDeath` when that hangs or crashes."""
         self._ask(Launch(arena=arena, repeat=repeat, order=order), self._task.limits.launch_s)
