@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -162,7 +162,9 @@ def _touched(loaded: LoadedModel, inputs: list[Any], outputs: list[Tensor]) -> i
     """
     written = sum(one.numel() * one.element_size() for one in outputs)
     leaves = [one.detach().clone() if isinstance(one, Tensor) else one for one in _all_leaves(inputs)]
-    sources = [one for one in (*leaves, *(tensor for _, tensor in loaded.tensors)) if isinstance(one, Tensor)]
+    # Operators such as a batch norm refuse buffers that have gradients.
+    parameters = [tensor for _, tensor in loaded.tensors if isinstance(tensor, nn.Parameter)]
+    sources = [one for one in (*leaves, *parameters) if isinstance(one, Tensor)]
     floats = [one for one in sources if one.is_floating_point()]
     _, spec = pytree.tree_flatten(list(inputs))
     read = 0

@@ -155,6 +155,12 @@ def test_an_embedding_needs_the_bytes_of_the_rows_that_it_reads(tmp_path: Path) 
     assert found.signatures[0].of("input")[0].varies
 
 
+def test_a_batch_norm_needs_its_input_and_its_parameters(tmp_path: Path) -> None:
+    made = "def __init__(self):\n        super().__init__()\n        self.norm = nn.BatchNorm1d(8)\n\n    def forward"
+    found = loaded(tmp_path, task("self.norm(x)").replace("def forward", made))
+    assert found.touched_bytes == 4 * (2 * 4 * 8 + 2 * 8)
+
+
 def test_boundary_shapes_come_from_the_task_itself(tmp_path: Path) -> None:
     found = loaded(tmp_path, NORMED)
     widths = [one.tensors[0].shape[1] for one in found.signatures]
