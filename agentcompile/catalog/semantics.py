@@ -26,7 +26,7 @@ _VARIANT = re.compile(r"[a-z][a-z0-9-]*")
 _LOWER = re.compile(r"[a-z][a-z0-9_]*")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _CUDA_ARCH = re.compile(r"sm_[0-9]{2,3}[af]?")
-_RESERVED = frozenset(
+RESERVED = frozenset(
     re.findall(
         r"\w+",
         """
@@ -38,6 +38,7 @@ _RESERVED = frozenset(
         """,
     )
 )
+"""Words of C++ and of every generated head, which no port, workspace or entry is called."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +207,7 @@ def _workspaces(template: Template, beside: Beside) -> Iterator[Fault]:
     passed = {name for launch in template.launches for name in launch.arguments}
     for index, space in enumerate(template.workspaces):
         key = f"workspaces[{index}]"
-        if not _LOWER.fullmatch(space.name) or space.name in _RESERVED:
+        if not _LOWER.fullmatch(space.name) or space.name in RESERVED:
             yield Fault(key=f"{key}.name", text=f'"{space.name}" is no lower-case name', hint="name it like partial")
         if names.count(space.name) > 1 or space.name in beside.families:
             yield Fault(key=f"{key}.name", text=f'"{space.name}" is taken', hint="ports have names too; choose another")
@@ -227,7 +228,7 @@ def _launches(template: Template, beside: Beside) -> Iterator[Fault]:
         yield Fault(key="call", text=f'"{template.call}" in a {template.language} template', hint="remove it")
     if not template.launches:
         yield Fault(key="launch", text="missing", hint="list every [[launch]] with entry and arguments, in order")
-    taken = {*beside.kind.dims, *beside.kind.constants, *names_of(beside.kind), *_RESERVED}
+    taken = {*beside.kind.dims, *beside.kind.constants, *names_of(beside.kind), *RESERVED}
     blocks: dict[str, tuple[str, ...]] = {}
     for index, launch in enumerate(template.launches):
         key = f"launch[{index}]"

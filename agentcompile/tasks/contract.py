@@ -1,0 +1,232 @@
+"""The contract of a task: its own PyTorch text as the specification, its tensors as ports, and the bars to pass.
+
+In: a loaded task, a target, the machine's ceilings and PyTorch's times. Out: a `Region` that stands for the task, so
+that the same catalog, checks and builders serve it, and a `Contract` in the shape of a region's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.attempt import Contract, WrittenLanguage
+from agentcompile.ir.digest import Json, digest
+from agentcompile.ir.graph import ITEM_BYTES, Graph, Node, Role, Use, Value
+from agentcompile.ir.kind import KindFacts, PortFacts
+from agentcompile.ir.region import Access, Cost, Port, PortRole, Regime, Region
+from agentcompile.ir.scope import constants_of, names_of
+from agentcompile.ir.target import Ceiling, Residency, Target
+from agentcompile.refine.calling import calling, forbidden, manifest
+from agentcompile.refine.contract import LANGUAGES, Times
+from agentcompile.tasks.comparing import PEAK, RATIO
+from agentcompile.tasks.load import LoadedTask
+from agentcompile.tasks.wire import Loaded, Signature, TensorFact, TensorRole
+from agentcompile.validate.tolerance import ROUNDING_SLACK, ROUNDOFF
+
+_ROLES: dict[TensorRole, PortRole] = {"input": "activation", "parameter": "weight", "output": "output"}
+_VALUES: dict[TensorRole, Role] = {"input": "activation", "parameter": "weight", "output": "activation"}
+
+
+def region_of(task: LoadedTask, shape: int = 0) -> Region:
+    """Return the region that stands for a task at one of its shapes: one operator, whose meaning is the file's text."""
+    told, signature = task.told, task.told.signatures[shape]
+    ports = tuple(_port(one) for one in signature.tensors)
+    sources = tuple(one.name for one in signature.of("input", "parameter"))
+    made = tuple(one.name for one in signature.of("output"))
+    node = Node(
+        id="task",
+        op="task",
+        inputs=tuple(Use(value=name) for name in sources),
+        outputs=made,
+        attrs=(("text", digest("task/1", told.text)), *signature.numbers),
+    )
+    values = tuple(
+        Value(id=one.name, shape=one.shape, dtype=one.dtype, role=_VALUES[one.role], name=one.name)
+        for one in signature.tensors
+    )
+    body = Graph(
+        phase="decode",
+        values=values,
+        nodes=(node,),
+        inputs=sources,
+        outputs=tuple((name, Use(value=name)) for name in made),
+    )
+    return Region(
+        kind=task.kind,
+        regime=Regime(phase="decode"),
+        body=body,
+        ports=ports,
+        dims=tuple(_dims(signature)),
+        constants=signature.numbers,
+        stated=True,
+        cost=_cost(told, signature),
+    )
+
+
+def facts_of(region: Region) -> KindFacts:
+    """Return the interface of the region as the catalog sees it."""
+    return KindFacts(
+        name=region.kind,
+        ports=tuple(PortFacts(family=port.name, role=port.role, access=port.access) for port in region.ports),
+        dims=("tokens", *(name for name, _ in region.dims)),
+        constants=tuple(name for name, _ in region.constants),
+    )
+
+
+def floors_ns(told: Loaded, ceiling: Ceiling, residency: Residency) -> tuple[float, float]:
+    """Return the least times that bytes and FLOPs allow.
+
+    That of the bytes holds for every right kernel. A kernel with a better algorithm may need fewer FLOPs than the text
+    of the task spends.
+    """
+    by_bytes = ceiling.floor_ns(flops=0, bytes=told.touched_bytes, residency=residency)
+    return by_bytes, ceiling.floor_ns(flops=told.flops, bytes=0, residency=residency)
+
+
+def contract_of(
+    task: LoadedTask, language: WrittenLanguage, target: Target, ceiling: Ceiling, times: Times, baseline: Json
+) -> Contract:
+    """Return what a kernel for a task must do, and the bars to pass; `baseline` tells of PyTorch's arms.
+
+    Raises:
+        AgentCompileError: kernels in that language do not run on that target (usage).
+    """
+    if language not in LANGUAGES[target.kind]:
+        text = f"{task.path}: kernels in {language} do not run on {target.kind}"
+        raise AgentCompileError(text, hint=f"languages of this target: {', '.join(LANGUAGES[target.kind])}")
+    told, signature, region = task.told, task.told.signatures[0], region_of(task)
+    residency = residency_of(region, target)
+    by_bytes, by_flops = floors_ns(told, ceiling, residency)
+    interface: dict[str, Json] = {
+        "region": {
+            "kind": region.kind,
+            "file": task.path.name,
+            "phase": region.regime.phase,
+            "dims": dict(region.dims),
+            "scalars": dict(region.constants),
+            "flops": told.flops,
+            "bytes": region.cost.bytes,
+            "bytes_needed": told.touched_bytes,
+            "tensors_lie_in": residency,
+        },
+        "definition": told.text,
+        "definition_note": "the text is the specification: Model(*get_init_inputs()).eval() under "
+        "torch.inference_mode(), called with the inputs; everything that its forward reads is a port",
+        "ports": [_told(one) for one in signature.tensors],
+        "roles": dict(_ROLE_WORDS),
+        "preconditions": _preconditions(told),
+        "tolerance": _tolerance(told, signature),
+        "launch": calling(region, language, target),
+        "manifest": manifest(region, language),
+        "names": {
+            "values": dict(constants_of(region, target)),
+            "all": list(names_of(facts_of(region))),
+            "about": "names that expressions and kernels may read, beside parameters; NAME_d0 is the first extent of "
+            "port NAME; isa_X is 1 where the machine has that extension; `threads` are worker threads",
+        },
+        "forbidden": forbidden(language),
+        "machine": {
+            "kind": target.kind,
+            "device": target.device,
+            "arch": target.arch,
+            "isa": list(target.isa),
+            "threads": target.threads,
+            "cache_bytes": list(target.cache_bytes),
+            "line_bytes": target.line_bytes,
+            "toolchain": target.toolchain,
+        },
+        "baseline": baseline,
+    }
+    return Contract(
+        region=region.id,
+        kind=region.kind,
+        language=language,
+        interface=interface,
+        floor_ns=max(by_bytes, by_flops),
+        reference_ns=times.reference_ns,
+        incumbent_ns=times.incumbent_ns,
+    )
+
+
+def residency_of(region: Region, target: Target) -> Residency:
+    """Return where timed launches find their buffers: in the last cache, where one set of them fits there."""
+    return "dram" if region.cost.bytes > max(target.cache_bytes, default=0) else "cache"
+
+
+def _dims(signature: Signature) -> Iterator[tuple[str, int]]:
+    yield from signature.flags
+    for one in signature.tensors:
+        yield from ((f"{one.name}_d{axis}", extent) for axis, extent in enumerate(one.shape))
+
+
+def _port(one: TensorFact) -> Port:
+    access: Access = "write" if one.role == "output" else "read"
+    return Port(name=one.name, role=_ROLES[one.role], access=access, shape=one.shape, dtype=one.dtype)
+
+
+def _cost(told: Loaded, signature: Signature) -> Cost:
+    weights = sum(_nbytes(one) for one in signature.of("parameter"))
+    others = sum(_nbytes(one) for one in signature.of("input", "output"))
+    return Cost(flops=told.flops, weight_bytes=weights, state_bytes=0, activation_bytes=others)
+
+
+def _nbytes(one: TensorFact) -> int:
+    return math.prod(one.shape) * ITEM_BYTES[one.dtype]
+
+
+def _told(one: TensorFact) -> Json:
+    shape = list(one.shape)
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return {
+        "name": one.name,
+        "family": one.name,
+        "role": _ROLES[one.role],
+        "access": "write" if one.role == "output" else "read",
+        "dtype": one.dtype,
+        "shape": [*shape],
+        "strides": [*strides],
+        "bytes": _nbytes(one),
+        "in_the_text": one.source,
+        "same_at_every_call": one.role == "input" and not one.varies,
+    }
+
+
+_ROLE_WORDS = {
+    "activation": "an input of the model's forward, in the order of get_inputs()",
+    "weight": "a parameter, buffer or tensor of the model, by its qualified name; its values are not those that the "
+    "model begins with",
+    "output": "what forward returns, flattened in order; written whole",
+}
+
+
+def _preconditions(told: Loaded) -> list[Json]:
+    found: list[Json] = [
+        "the extents in `dims` are constants of the program: a kernel is compiled for these alone",
+        "inputs that are whole numbers or masks are as get_inputs() draws them; other inputs may have any size",
+        "every buffer is dense and row-major, also where the text makes a transposed tensor",
+    ]
+    if len(told.signatures) > 1:
+        found.append("the kernel is also compiled and checked at other extents than these")
+    return found
+
+
+def _tolerance(told: Loaded, signature: Signature) -> Json:
+    dtypes = {one.name: one.dtype for one in signature.of("output")}
+    reference = "r: the model in float64 on exactly the inputs that the kernel gets"
+    if not told.wide:
+        reference = "r: the model as it is, because it does not run in float64"
+    return {
+        "reference": reference,
+        "earned": "e: the largest of the errors against r of PyTorch in the task's dtype, of r itself when inputs and "
+        "parameters move by float32's rounding, and of rounding r to the dtype; as root mean square",
+        "element": f"|y - r| <= {ROUNDING_SLACK} * u * |r| + {PEAK:g} * ratio * e of its row (rounding left out)",
+        "error_ratio": "rms(y - r) <= ratio * e over each output",
+        "ratio": {name: RATIO[dtype] for name, dtype in dtypes.items() if dtype in RATIO},
+        "u": {name: ROUNDOFF[dtype] for name, dtype in dtypes.items() if dtype in ROUNDOFF},
+        "not_finite": "NaN and infinities exactly where r, rounded to the dtype, or PyTorch's own result has them",
+        "indices": "integer results are equal, but for elements on which PyTorch in float32 and float64 differ",
+        "repeats": "the same bits every time, at any order of threads, whatever outputs and workspaces held before",
+        "memory": "nothing is written but outputs and workspaces; buffers end at unmapped pages, so nothing beyond "
+        "them is read either; inputs and parameters are unchanged afterwards",
+    }

@@ -1,0 +1,23 @@
+"""The one place where the process of a written kernel is confined before any of its code runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from agentcompile.sandbox import confine, for_worker
+from agentcompile.worker.limits import limit_memory
+
+
+def enclose(readable: Iterable[Path], *, memory_bytes: int, fenced: bool) -> None:
+    """Limit this process's memory, and where it is `fenced` confine it for ever: it may read `readable`, no more.
+
+    It has one thread now, and has opened what it needs from elsewhere.
+
+    Raises:
+        AgentCompileError: nothing can be confined on this machine (environment).
+    """
+    if fenced:
+        confine(for_worker(readable=readable, memory_bytes=memory_bytes))
+    else:
+        limit_memory(memory_bytes)

@@ -1,0 +1,119 @@
+"""Inputs and parameters for checks: fresh for every check, at four scales, at boundary shapes, from seeds nobody tells.
+
+Floats are scaled. Whole numbers and masks are drawn again by the task's own ``get_inputs``, which alone knows what they
+may be. Parameters are moved away from what the model begins with, so that a kernel cannot count on a scale of 1 or a
+shift of 0.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy
+import torch
+from torch import Tensor
+
+from agentcompile.ir.digest import digest
+
+SCALES = (1.0, 3.0, 0.01, -1.0)
+"""The factors on floating-point inputs."""
+SHAPE_SCALES = (0.0, 0.5)
+"""What ``get_inputs_at`` is asked for beside the task's own shape: its smallest inputs, and about half the extents."""
+_NUDGED = 5
+"""The elements of each tensor that a nudge changes, at most."""
+_JITTER = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One set of inputs for a kernel that is checked."""
+
+    label: str
+    """Says nothing of what the inputs are: feedback shows it."""
+    arena: int
+    seed: int
+    scale: float
+    randomised: bool
+    nudged: bool = False
+
+
+def seed_of(*parts: int | str) -> int:
+    """Return a seed of 62 bits that follows from `parts`."""
+    return int(digest("task-inputs/1", *parts)[:15], 16)
+
+
+def cases(seed: int, shape: int) -> Iterator[Case]:
+    """Yield the cases of one check: every scale, both arenas, model and random parameters, and inputs hardly changed.
+
+    Each arena is visited several times with other inputs, so that a result which is kept by address or by a part of
+    the content is wrong the next time.
+    """
+    order = list(SCALES) if shape == 0 else [1.0, -1.0]
+    random.Random(seed).shuffle(order)
+    for number, scale in enumerate((*order, *order[:2])):
+        own = seed_of(seed, shape, number)
+        label = f"inputs {number + 1}" + (f" at boundary shape {shape}" if shape else "")
+        case = Case(label=label, arena=number % 2, seed=own, scale=scale, randomised=number != 0)
+        yield case
+    last = Case(label=f"{case.label}, changed in places", arena=case.arena, seed=own + 1, scale=scale, randomised=True,
+                nudged=True)  # fmt: skip
+    yield last
+
+
+def reseed(seed: int) -> None:
+    """Seed every generator that a task may draw from."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed % (1 << 32))
+
+
+def scaled(tensor: Tensor, scale: float) -> Tensor:
+    """Return a floating-point tensor times `scale`, any other as it is."""
+    return (tensor * scale).to(tensor.dtype) if tensor.is_floating_point() and scale != 1.0 else tensor
+
+
+def nudged(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    """Return a copy in which a few elements, neither the first nor the last, changed places or sign."""
+    copy = tensor.clone(memory_format=torch.contiguous_format)
+    flat = copy.view(-1)
+    if flat.numel() < 3:
+        return -copy if copy.is_floating_point() else copy
+    places = torch.randint(1, flat.numel() - 1, (min(_NUDGED, flat.numel() - 2),), generator=generator)
+    if copy.is_floating_point():
+        flat[places] = -2 * flat[places] + flat.float().std().to(flat.dtype)
+    elif copy.dtype != torch.bool:
+        # Every value of the tensor is one that the task allows somewhere.
+        flat[places] = flat[torch.randint(0, flat.numel(), places.shape, generator=generator)]
+    return copy
+
+
+def randomised(tensors: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
+    """Return parameters of the same sign and about the same size as `tensors`; whole numbers stay as they are.
+
+    A constant that is positive stays positive, as a variance must; zeros become noise; what is not finite, or zero in
+    a tensor of several values, as in a mask, is left alone.
+    """
+    return [_moved(tensor, generator) if tensor.is_floating_point() else tensor for tensor in tensors]
+
+
+def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(tensor.shape, generator=generator)
+    wide = tensor.float()
+    finite = wide.isfinite()
+    if bool((wide == 0).all()):
+        return (_JITTER * noise).to(tensor.dtype)
+    jitter = torch.exp(_JITTER * noise.clamp(-3, 3))
+    return torch.where(finite, wide * jitter, wide).to(tensor.dtype)
+
+
+def varied(first: Tensor, second: Tensor) -> bool:
+    """Return whether two draws of an input differ."""
+    return first.shape != second.shape or not torch.equal(first, second)
+
+
+def rms(tensor: Tensor) -> float:
+    """Return the root mean square; 0 for no elements."""
+    return math.sqrt(float(tensor.double().square().mean())) if tensor.numel() else 0.0

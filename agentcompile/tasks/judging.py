@@ -1,0 +1,206 @@
+"""The gates in front of a kernel that is written for a task: from the manifest to a time beside PyTorch's fastest.
+
+In: two texts that a model wrote. Out: a `Judged`. A fault of the kernel is a verdict with feedback and never an
+exception; a fault of the machine, or of the task itself, is one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from agentcompile import check
+from agentcompile.build import compile
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.attempt import Contract, Judged, Written
+from agentcompile.ir.cleaning import clean
+from agentcompile.ir.digest import Json
+from agentcompile.ir.target import Residency
+from agentcompile.ir.template import Params, Template
+from agentcompile.ir.trial import (
+    BuildFailed,
+    Disturbed,
+    Finding,
+    Impossible,
+    Incorrect,
+    Measured,
+    NumericReport,
+    Rejected,
+    TimedOut,
+    Verdict,
+)
+from agentcompile.materialize import specialise
+from agentcompile.measure import POLICY, Policy, Timing, verdict_of
+from agentcompile.ops.layouts import fits
+from agentcompile.refine import feedback
+from agentcompile.refine.points import LINE, finding, legal_points
+from agentcompile.tasks.contract import facts_of, floors_ns, region_of, residency_of
+from agentcompile.tasks.inputs import seed_of
+from agentcompile.tasks.kernel import Built, Workshop, validate
+from agentcompile.tasks.load import LoadedTask
+from agentcompile.tasks.reading import read
+from agentcompile.tasks.timing import Baselines, timed
+
+_Point = tuple[Params, Verdict]
+_FINDINGS = 40
+
+
+class TaskJudge:
+    """The gates of one task, for one thread at a time; it implements `ir.attempt.Judge`."""
+
+    def __init__(
+        self,
+        task: LoadedTask,
+        contract: Contract,
+        baselines: Baselines,
+        workshop: Workshop,
+        *,
+        seed: int,
+        confirms: bool = True,
+        policy: Policy = POLICY,
+    ) -> None:
+        """Keep the task, its contract and the bar; `seed` decides all inputs, and nobody who writes kernels knows it.
+
+        With `confirms` the time of what passed everything else is taken again in fresh processes, and that one counts.
+        """
+        self._task, self._contract, self._baselines, self._shop = task, contract, baselines, workshop
+        self._seed, self._confirms, self._policy, self._count = seed, confirms, policy, 0
+        self._regions = tuple(region_of(task, shape) for shape in range(len(task.told.signatures)))
+        self._residency: Residency = residency_of(self._regions[0], workshop.target)
+
+    def judge(self, written: Written) -> Judged:
+        """Judge a kernel: manifest, static check, build, validation, time; a fault of it is a verdict.
+
+        The default point and a few near it are judged, and the fastest one counts.
+
+        Raises:
+            AgentCompileError: the machine fails, or the task does on the inputs of a check (environment, usage).
+        """
+        self._count += 1
+        region, language = self._regions[0], self._contract.language
+        template = read(written, region, facts_of(region), language)
+        if not isinstance(template, Template):
+            return self._refused(template)
+        params, findings = legal_points(template, region, self._shop.target)
+        if not params:
+            return self._refused(findings)
+        found = list[_Point]()
+        for at, one in enumerate(params):
+            verdict = self._judged(template, one)
+            found.append((one, verdict))
+            if at == 0 and _hopeless(verdict):
+                break
+        best = min(found, key=lambda point: _time(point[1]))
+        return self._said(template, best[0], best[1], found)
+
+    def _judged(self, template: Template, params: Params) -> Verdict:
+        """Return what becomes of one point: built and checked at every shape, then timed at the task's own."""
+        built = list[Built]()
+        for shape in range(len(self._regions)):
+            made = self._built(template, params, shape)
+            if not isinstance(made, Built):
+                return made
+            built.append(made)
+        reports = list[NumericReport]()
+        for one in built:
+            seed = seed_of(self._seed, self._count, "check")
+            report = validate(self._task, one, self._shop, seed)
+            if not isinstance(report, NumericReport):
+                return report
+            if not report.ok:
+                return Incorrect(report=report)
+            reports.append(report)
+        return self._measured(built[0], _pooled(reports), confirm=False)
+
+    def _built(self, template: Template, params: Params, shape: int) -> Built | Verdict:
+        shop, region = self._shop, self._regions[shape]
+        found = check.errors(check.check(region, template, params, shop.target, layout_fits=fits))
+        if found:
+            return Rejected(findings=found[:_FINDINGS])
+        try:
+            source = specialise(template, region, params, shop.target)
+        except AgentCompileError as error:
+            return Rejected(findings=(finding("geometry", str(error)),))
+        binary = compile(
+            source, shop.store, toolchain=shop.toolchain, limit_s=self._task.limits.build_s, fenced=shop.fenced
+        )
+        if isinstance(binary, (BuildFailed, TimedOut, Disturbed)):
+            return binary
+        path = Path(binary.path).resolve()
+        return Built(template=template, region=region, source=source, binary=path, shape=shape)
+
+    def _measured(self, built: Built, report: NumericReport, *, confirm: bool) -> Verdict:
+        policy, told = self._policy, self._task.told
+        claim = policy.claim if confirm else policy.search_claim
+        rounds = policy.confirm_rounds if confirm else policy.search_rounds
+        timing = timed(
+            self._task,
+            built,
+            self._baselines.name,
+            self._shop,
+            residency=self._residency,
+            rounds=rounds,
+            claim=claim,
+            processes=policy.confirm_processes if confirm else 1,
+            seed=seed_of(self._seed, self._count, "time", int(confirm)),
+            policy=policy,
+        )
+        if not isinstance(timing, Timing):
+            return timing
+        by_bytes, _ = floors_ns(told, self._shop.ceiling, "cache")
+        return verdict_of(timing, 1, built.region.cost.bytes, by_bytes, report, claim, 1, rounds)
+
+    def _said(self, template: Template, params: Params, verdict: Verdict, found: Sequence[_Point]) -> Judged:
+        """Confirm what is faster, and say what became of the kernel."""
+        confirmed = False
+        if self._confirms and isinstance(verdict, Measured) and verdict.measurement.comparison == "FASTER":
+            built = self._built(template, params, 0)
+            assert isinstance(built, Built)
+            again = self._measured(built, verdict.report, confirm=True)
+            if not isinstance(again, Disturbed):  # the machine's fault: the first time stands
+                verdict, confirmed = again, True
+        region = self._regions[0]
+        told = feedback.told(verdict, region, self._contract.floor_ns, self._baselines.times)
+        told |= {"params": dict(params), "points": feedback.points(found), "baseline": self._baselines.told}
+        told |= {"beside_incumbent": _beside(verdict), "confirmed": confirmed}
+        told["admissible"] = isinstance(verdict, Measured) and verdict.measurement.comparison == "FASTER"
+        ns = float(verdict.measurement.median_ns) if isinstance(verdict, Measured) else math.inf
+        return Judged(verdict=verdict, ns=ns, feedback=told)
+
+    def _refused(self, findings: Sequence[Finding]) -> Judged:
+        verdict = Rejected(findings=tuple(replace(one, text=clean(one.text, LINE)) for one in findings[:_FINDINGS]))
+        told = feedback.told(verdict, self._regions[0], self._contract.floor_ns, self._baselines.times)
+        return Judged(verdict=verdict, feedback=told)
+
+
+def _time(verdict: Verdict) -> float:
+    return verdict.measurement.median_ns if isinstance(verdict, Measured) else math.inf
+
+
+def _hopeless(verdict: Verdict) -> bool:
+    """Return whether other parameters would hardly help a kernel that failed."""
+    return not isinstance(verdict, (Measured, Rejected, BuildFailed, TimedOut, Disturbed))
+
+
+def _beside(verdict: Verdict) -> Json:
+    if not isinstance(verdict, (Measured, Impossible)):
+        return None
+    m = verdict.measurement
+    return feedback.beside(m.comparison, m.log_ratio, m.half_width, m.baseline)
+
+
+def _pooled(reports: Sequence[NumericReport]) -> NumericReport:
+    """Return the reports of all shapes as one: of each check the one with the largest share of what is allowed."""
+    checks = {
+        one.name: one
+        for report in reversed(reports)
+        for one in sorted(report.checks, key=lambda found: found.measured / max(found.allowed, 1e-300))
+    }
+    return NumericReport(
+        checks=tuple(checks.values()),
+        error_ratio=max(report.error_ratio for report in reports),
+        cases=sum(report.cases for report in reports),
+        repeats=reports[0].repeats,
+    )

@@ -1,0 +1,252 @@
+"""One built kernel of a task in a process of its own, and the course of its checks.
+
+In: a task, a source, its binary. Out: a report with every check, or how the process ended. What is expected is known to
+the task's process alone, and that one looks at the files which both map.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentcompile.build import Toolchain
+from agentcompile.ir.graph import ITEM_BYTES
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Ceiling, Target
+from agentcompile.ir.template import Source, Template
+from agentcompile.ir.timing import Interval
+from agentcompile.ir.trial import Crashed, Disturbed, NumericReport, Stage, TimedOut
+from agentcompile.system.store import Store
+from agentcompile.tasks.arena import ArenaOwner, Side, close_all
+from agentcompile.tasks.inputs import Case, cases
+from agentcompile.tasks.load import LoadedTask
+from agentcompile.tasks.process import Child
+from agentcompile.tasks.tally import Tally
+from agentcompile.tasks.wire import (
+    Attach,
+    Bind,
+    Draw,
+    Examine,
+    Examined,
+    Fault,
+    KernelRequest,
+    Launch,
+    Order,
+    Pattern,
+    Reply,
+    Scratch,
+    Spoil,
+    Timed,
+    TimeKernel,
+)
+from agentcompile.worker.process import Expired, Lost
+
+MANY = 200
+"""The launches in a row after which a result is checked once more."""
+MANY_S = 2.0
+"""The most seconds that these take."""
+_SIDES: tuple[Side, ...] = ("after", "before")
+_PASSES: tuple[tuple[Pattern, Order], ...] = (
+    ("low", "threads"), ("nan", "forwards"), ("high", "backwards"), ("nan", "threads"),
+)  # fmt: skip
+"""What each case is launched with: another pattern in the outputs each time, the ranks at once and one by one."""
+Death = Crashed | TimedOut | Disturbed
+
+
+class KernelDeath(Exception):
+    """The process of a kernel ended, or was killed at a limit."""
+
+    def __init__(self, verdict: Death) -> None:
+        super().__init__(verdict.kind)
+        self.verdict = verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What building and running kernels needs of a machine."""
+
+    target: Target
+    toolchain: Toolchain
+    store: Store
+    executor: Path
+    """The executor of launch lists, built."""
+    ceiling: Ceiling
+    fenced: bool = True
+    """Whether compilers and kernels run behind a fence (`agentcompile.sandbox`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A kernel that was built for a task at one shape."""
+
+    template: Template
+    region: Region
+    source: Source
+    binary: Path
+    shape: int
+
+    @property
+    def scratch(self) -> tuple[Scratch, ...]:
+        """The workspaces."""
+        return tuple(
+            Scratch(name=name, dtype=dtype, elements=max(count, 1), zeroed=zeroed)
+            for name, dtype, count, zeroed in self.source.workspaces
+        )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of every buffer."""
+        ports = {port.name: port.numel * ITEM_BYTES[port.dtype] for port in self.region.ports}
+        return ports | {one.name: one.elements * ITEM_BYTES[one.dtype] for one in self.scratch}
+
+
+class KernelProcess:
+    """A kernel bound to arenas in a process of its own, which ends with the block."""
+
+    def __init__(self, task: LoadedTask, built: Built, shop: Workshop, *, sets: int, timed: bool) -> None:
+        """Start it; where it is `timed`, parameters are those of the first arena everywhere, as in PyTorch's arm.
+
+        Raises:
+            KernelDeath: the process ends when the kernel is loaded.
+        """
+        self._task, self.built = task, built
+        self._stage: Stage = "measure" if timed else "validate"
+        self._owners = [ArenaOwner(built.sizes, _SIDES[0 if timed else at % 2]) for at in range(sets)]
+        try:
+            files = tuple(owner.file for owner in self._owners)
+            deterministic = built.template.deterministic
+            scratch = built.scratch
+            attach = Attach(arenas=files, scratch=scratch, shape=built.shape, deterministic=deterministic)
+            task.ask(attach, task.limits.check_s)
+            self._child = Child("kernel")
+        except BaseException:
+            close_all(self._owners)
+            raise
+        shared = [one.name for one in built.region.ports if one.role == "weight"] if timed else []
+        launches = tuple((launch.entry, launch.arguments) for launch in built.source.launches)
+        bind = Bind(
+            binary=str(built.binary),
+            executor=str(shop.executor),
+            threads=shop.target.threads,
+            launches=launches,
+            arenas=files,
+            shared=tuple(shared),
+            memory_bytes=task.limits.memory_bytes,
+            fenced=shop.fenced,
+        )
+        try:
+            self._ask(bind, task.limits.bind_s)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._child.pid
+
+    def launch(self, arena: int, *, repeat: int = 1, order: Order = "threads") -> None:
+        """Launch it; `KernelDeath` when that hangs or crashes."""
+        self._ask(Launch(arena=arena, repeat=repeat, order=order), self._task.limits.launch_s)
+
+    def interval(self, batch: int) -> Interval:
+        """Time a batch; `KernelDeath` when that hangs or crashes."""
+        told = self._ask(TimeKernel(batch=batch), self._task.limits.measure_s)
+        assert isinstance(told, Timed)
+        return told.interval
+
+    def close(self) -> None:
+        """End the process and free the arenas; calling it again does nothing."""
+        self._child.close()
+        close_all(self._owners)
+
+    def _ask(self, request: KernelRequest, limit_s: float) -> Reply:
+        outcome, stage = self._child.ask(request, limit_s=limit_s), self._stage
+        match outcome:
+            case Lost(outside=True):
+                raise KernelDeath(Disturbed(stage=stage, detail=outcome.detail))
+            case Lost():
+                raise KernelDeath(Crashed(stage=stage, signal=outcome.signal, detail=outcome.detail))
+            case Expired():
+                raise KernelDeath(TimedOut(stage=stage, limit_s=outcome.limit_s))
+            case Fault():
+                raise KernelDeath(Crashed(stage=stage, signal=0, detail=outcome.error))
+            case _:
+                return outcome
+
+
+@contextmanager
+def running(
+    task: LoadedTask, built: Built, shop: Workshop, *, sets: int, timed: bool = False
+) -> Iterator[KernelProcess]:
+    """Run a kernel in a process of its own while the block is open.
+
+    Raises:
+        KernelDeath: the process ends when the kernel is loaded.
+    """
+    process = KernelProcess(task, built, shop, sets=sets, timed=timed)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def validate(task: LoadedTask, built: Built, shop: Workshop, seed: int) -> NumericReport | Death:
+    """Check a kernel on every case of its shape, until one fails."""
+    tally, planned, done = Tally(), list(cases(seed, built.shape)), 0
+    try:
+        with running(task, built, shop, sets=2) as kernel:
+            while done < len(planned) and tally.ok:
+                _checked(task, kernel, planned[done], tally)
+                done += 1
+            if tally.ok:
+                _many(task, kernel, planned[-1], tally)
+    except KernelDeath as death:
+        return death.verdict
+    return tally.report(cases=done, repeats=len(_PASSES))
+
+
+def _checked(task: LoadedTask, kernel: KernelProcess, case: Case, tally: Tally) -> None:
+    draw_into(task, case)
+    for pattern, order in _PASSES:
+        task.ask(Spoil(arena=case.arena, pattern=pattern), task.limits.check_s)
+        kernel.launch(case.arena, order=order)
+        examine(task, case.arena, tally)
+        if not tally.ok:
+            return
+
+
+def _many(task: LoadedTask, kernel: KernelProcess, case: Case, tally: Tally) -> None:
+    """Launch it many times in a row, and check the last result."""
+    begin = time.monotonic()
+    kernel.launch(case.arena)
+    least = min(MANY_S, task.limits.launch_s / 4)
+    repeat = max(2, min(MANY, int(least / max(time.monotonic() - begin, 1e-6))))
+    task.ask(Spoil(arena=case.arena, pattern="nan"), task.limits.check_s)
+    kernel.launch(case.arena, repeat=repeat)
+    examine(task, case.arena, tally)
+
+
+def draw_into(task: LoadedTask, case: Case) -> None:
+    """Draw a case into its arena."""
+    draw = Draw(
+        arena=case.arena,
+        label=case.label,
+        seed=case.seed,
+        scale=case.scale,
+        randomised=case.randomised,
+        nudged=case.nudged,
+    )
+    task.ask(draw, task.limits.check_s)
+
+
+def examine(task: LoadedTask, arena: int, tally: Tally) -> None:
+    """Add what the task's process sees in an arena."""
+    told = task.ask(Examine(arena=arena), task.limits.check_s)
+    assert isinstance(told, Examined)
+    for check in told.checks:
+        tally.add(check.name, check.measured, check.allowed, check.detail)
+    tally.error_ratio = max(tally.error_ratio, told.error_ratio)

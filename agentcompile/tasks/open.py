@@ -1,0 +1,105 @@
+"""A task opened for refining: its file, its contract, the bar to pass and the gates in front of it.
+
+In: options, and a path. Out: what a session of agents needs, while a block is open; the processes end with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentcompile.backends import backend_of
+from agentcompile.build import compile_executor
+from agentcompile.errors import AgentCompileError
+from agentcompile.evaluation.machine import Machine, ceilings, evaluator_of, this_machine
+from agentcompile.ir.attempt import Contract, WrittenLanguage
+from agentcompile.ir.target import Ceiling
+from agentcompile.materialize import isa_flags
+from agentcompile.options import Options
+from agentcompile.refine.contract import LANGUAGES
+from agentcompile.sandbox import require
+from agentcompile.tasks.contract import contract_of, region_of, residency_of
+from agentcompile.tasks.inputs import seed_of
+from agentcompile.tasks.judging import TaskJudge
+from agentcompile.tasks.kernel import Workshop
+from agentcompile.tasks.load import LoadedTask, TaskLimits
+from agentcompile.tasks.timing import COMPILED, Baselines, baselines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedTask:
+    """One task, everything that is asked of a kernel for it, and the gates."""
+
+    here: Machine
+    task: LoadedTask
+    contract: Contract
+    baselines: Baselines
+    judge: TaskJudge
+
+
+@contextmanager
+def opened_task(
+    options: Options,
+    path: Path,
+    *,
+    language: WrittenLanguage | None = None,
+    limits: TaskLimits | None = None,
+    compiled: tuple[str, ...] = COMPILED,
+    confirms: bool = True,
+    fenced: bool = True,
+) -> Iterator[OpenedTask]:
+    """Open the task in the file `path`; `compiled` are the forms of ``torch.compile`` that its baseline may be.
+
+    Unless it is not `fenced`, compilers and kernels are confined.
+
+    Raises:
+        AgentCompileError: the file is no sound task, or kernels for it cannot be judged on that target yet (usage); the
+            machine is not able to build, confine or time (environment).
+    """
+    here = this_machine(options)
+    if backend_of(here.device).own_memory:
+        text = f"{path}: kernels for tasks are judged on the CPU alone"
+        raise AgentCompileError(text, hint="--target cpu")
+    with LoadedTask(path, threads=here.target.threads, seed=options.seed, limits=limits or TaskLimits()) as task:
+        with evaluator_of(here, options.seed) as evaluator:
+            ceiling = ceilings(here, evaluator)
+        yield gated(
+            here, task, ceiling, options.seed, language=language, compiled=compiled, confirms=confirms, fenced=fenced
+        )
+
+
+def gated(
+    here: Machine,
+    task: LoadedTask,
+    ceiling: Ceiling,
+    seed: int,
+    *,
+    language: WrittenLanguage | None = None,
+    compiled: tuple[str, ...] = COMPILED,
+    confirms: bool = True,
+    fenced: bool = True,
+) -> OpenedTask:
+    """Put the gates in front of a task that is loaded, on a machine whose ceilings are known.
+
+    Raises:
+        AgentCompileError: as `opened_task`.
+    """
+    if fenced:
+        require()
+    region = region_of(task)
+    bar = baselines(task, residency=residency_of(region, here.target), seed=seed, compiled=compiled)
+    spoken = language or LANGUAGES[here.target.kind][0]
+    contract = contract_of(task, spoken, here.target, ceiling, bar.times, bar.told)
+    executor = compile_executor(here.store, toolchain=here.toolchain, flags=isa_flags(here.target))
+    shop = Workshop(
+        target=here.target,
+        toolchain=here.toolchain,
+        store=here.store,
+        executor=executor.resolve(),
+        ceiling=ceiling,
+        fenced=fenced,
+    )
+    judge = TaskJudge(task, contract, bar, shop, seed=seed_of(seed, "judge"), confirms=confirms)
+    return OpenedTask(here=here, task=task, contract=contract, baselines=bar, judge=judge)

@@ -1,0 +1,180 @@
+"""Times PyTorch and written kernels in interleaved rounds, each in its own process, one at a time.
+
+The rounds and statistics are those of `agentcompile.measure`: an arm here is a process that is asked for an interval.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.digest import Json
+from agentcompile.ir.target import Residency
+from agentcompile.ir.timing import Interval, Samples, Timing
+from agentcompile.ir.trial import Incorrect
+from agentcompile.measure import POLICY, Policy, usual_ns
+from agentcompile.measure.clock import quantum_ns
+from agentcompile.measure.rounds import Arm, run_rounds
+from agentcompile.refine.contract import Times
+from agentcompile.tasks.inputs import Case, seed_of
+from agentcompile.tasks.kernel import Built, Death, KernelDeath, KernelProcess, Workshop, draw_into, examine, running
+from agentcompile.tasks.load import LoadedTask
+from agentcompile.tasks.tally import Tally
+from agentcompile.tasks.wire import Baseline, Spoil, TimeBaseline, Timed
+
+EAGER = "pytorch"
+COMPILED = ("torch.compile", "torch.compile max-autotune")
+"""The compiled arms of PyTorch; the fastest arm is the baseline."""
+SETS, FEW_SETS = 4, 2
+"""The sets of buffers that launches walk over, and how many where they are large."""
+_LARGE_BYTES = 64 << 20
+_EXAMINED = 4
+"""One interval in so many, on average, has its results examined."""
+_LATE, _LATE_NS = 4, 200_000_000
+"""A clock that shows less than this part of the time that the parent saw pass, less this slack, is wrong."""
+
+
+class TorchArm:
+    """An arm of PyTorch."""
+
+    def __init__(self, task: LoadedTask, name: str) -> None:
+        self._task, self._name = task, name
+
+    def interval(self, batch: int) -> Interval:
+        """Run and time a batch."""
+        told = self._task.ask(TimeBaseline(name=self._name, batch=batch), self._task.limits.measure_s)
+        assert isinstance(told, Timed)
+        return told.interval
+
+
+class KernelArm:
+    """A written kernel; now and then all its outputs are spoilt before an interval and examined after it."""
+
+    def __init__(self, task: LoadedTask, kernel: KernelProcess, sets: int, seed: int) -> None:
+        self._task, self._kernel, self._sets = task, kernel, sets
+        self.tally, self._taken, self._seed = Tally(), 0, seed
+        for at in range(sets):
+            case = Case(label="timed inputs", arena=at, seed=seed_of(seed, at), scale=1.0, randomised=False)
+            draw_into(task, case)
+
+    def interval(self, batch: int) -> Interval:
+        """Run and time a batch; `KernelDeath` when that hangs or crashes."""
+        self._taken += 1
+        looked = seed_of(self._seed, "look", self._taken) % _EXAMINED == 0
+        return self.examined(batch) if looked else self._timed(batch)
+
+    def examined(self, batch: int) -> Interval:
+        """Run and time a batch whose results are examined."""
+        touched = range(min(batch, self._sets))
+        for at in touched:
+            self._task.ask(Spoil(arena=at, pattern="nan"), self._task.limits.check_s)
+        found = self._timed(batch)
+        for at in touched:
+            examine(self._task, at, self.tally)
+        return found
+
+    def _timed(self, batch: int) -> Interval:
+        begin = time.perf_counter_ns()
+        found = self._kernel.interval(batch)
+        seen_ns = time.perf_counter_ns() - begin
+        least_ns = (seen_ns - _LATE_NS) / _LATE - found.waited_ns
+        told = "the kernel's process measured less time than passed"
+        self.tally.claim("clock", found.ns >= least_ns, told)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baselines:
+    """PyTorch's arms for a task, and the fastest of them."""
+
+    name: str
+    """The fastest arm: the baseline."""
+    times: Times
+    us: Mapping[str, float]
+    failed: Mapping[str, str]
+    """Why ``torch.compile`` failed, by arm."""
+
+    @property
+    def told(self) -> Json:
+        """The arms as a contract shows them."""
+        return {"fastest": self.name, "us": dict(self.us), "failed": dict(self.failed)}
+
+
+def baselines(
+    task: LoadedTask,
+    *,
+    residency: Residency,
+    seed: int,
+    compiled: Sequence[str] = COMPILED,
+    policy: Policy = POLICY,
+) -> Baselines:
+    """Time PyTorch as it is beside its compiled forms, and return the fastest.
+
+    Raises:
+        AgentCompileError: the task fails or hangs (usage).
+    """
+    task.ask(Baseline(name=EAGER), task.limits.check_s)
+    names, failed = [EAGER], dict[str, str]()
+    for name in compiled:
+        try:
+            task.ask(Baseline(name=name), task.limits.compile_s)
+            names.append(name)
+        except AgentCompileError as error:
+            failed[name] = error.message[:400]
+            if not task.alive:
+                raise
+    samples = _rounds([TorchArm(task, name) for name in names], policy.search_rounds, policy.search_claim, seed, policy)
+    live = tuple(range(len(names)))
+    timing = Timing(arms=tuple(names), live=live, processes=(samples,), residency=residency)
+    taken = {name: usual_ns(timing, at, policy) for at, name in enumerate(names)}
+    fastest = min(taken, key=lambda name: taken[name])
+    return Baselines(
+        name=fastest,
+        times=Times(reference_ns=taken[EAGER], incumbent_ns=taken[fastest]),
+        us={name: round(ns / 1e3, 3) for name, ns in taken.items()},
+        failed=failed,
+    )
+
+
+def timed(
+    task: LoadedTask,
+    built: Built,
+    baseline: str,
+    shop: Workshop,
+    *,
+    residency: Residency,
+    rounds: int,
+    claim: float,
+    processes: int,
+    seed: int,
+    policy: Policy = POLICY,
+) -> Timing | Death | Incorrect:
+    """Time a kernel (arm 1) beside a baseline (arm 0), in fresh processes; its results are examined meanwhile."""
+    sets = SETS if sum(built.sizes.values()) <= _LARGE_BYTES else FEW_SETS
+    found = list[Samples]()
+    try:
+        for process in range(processes):
+            with running(task, built, shop, sets=sets, timed=True) as kernel:
+                arm = KernelArm(task, kernel, sets, seed_of(seed, "timed", process))
+                arms: list[Arm] = [TorchArm(task, baseline), arm]
+                samples = _rounds(arms, rounds, claim, seed + process, policy)
+                arm.examined(samples.batch)
+                if not arm.tally.ok:
+                    return Incorrect(report=arm.tally.report(cases=sets, repeats=1))
+                found.append(samples)
+    except KernelDeath as death:
+        return death.verdict
+    label = built.template.id
+    return Timing(arms=(baseline, label), live=(0, 1), processes=tuple(found), residency=residency)
+
+
+def _rounds(arms: Sequence[Arm], rounds: int, claim: float, seed: int, policy: Policy) -> Samples:
+    end = time.monotonic() + _SECONDS
+    left: Callable[[], float] = lambda: end - time.monotonic()  # noqa: E731 - it is given away
+    return run_rounds(arms, rounds=rounds, policy=policy, claim=claim, seed=seed, quantum_ns=quantum_ns(), left=left)
+
+
+_SECONDS = 120.0
+"""After this time no round begins, beyond the fewest."""
