@@ -373,7 +373,21 @@ class Generator:
             flat[at] = math.nan if case.style == "nan" else math.inf
             if case.style == "infinities":  # their sum is a NaN where their weights differ in sign
                 flat[(at + 3) % flat.numel()] = math.inf
+            if case.style == "nan" and self._nodes("argmax"):
+                _mix_nans(flat)
 
     def _plain(self, value: Value) -> bool:
         angles = {use.value for node in self._nodes("rope") for use in node.inputs[1:]}
         return value.dtype not in ("int64", "int32") and value.id not in angles
+
+
+def _mix_nans(flat: Tensor) -> None:
+    """Make every other element a NaN, of either sign, so that a sum's sign depends on the order of its terms.
+
+    The sign is set in the bits: conversions between floats may drop a NaN's.
+    """
+    bits = flat.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
+    flat[::2] = math.nan
+    places = torch.arange(0, flat.numel(), 2, device=flat.device)
+    negative = places[(places * 40_503 >> 7) % 2 == 1]  # a fixed pattern without a short period
+    bits[negative] |= torch.iinfo(bits.dtype).min

@@ -325,7 +325,7 @@ class _Suite(Subject):
         chosen, where = y.reshape(-1, 1), f"{drawn.case.name}: chose {y.view(-1).tolist()}"
         inside = bool(((chosen >= 0) & (chosen < r.shape[1])).all())
         self.tally.claim("argmax", inside, f"{where} of {r.shape[1]}")
-        if inside and drawn.case.style == "infinities":
+        if inside and drawn.case.style in ("infinities", "nan"):
             first = first_of_class(r)
             right = bool(((chosen == first) | (first < 0)).all())
             self.tally.claim("argmax", right, f"{where}, the first NaN or infinity is {first.view(-1).tolist()}")

@@ -269,7 +269,7 @@ WRONG: tuple[Wrong, ...] = (
     *_all(RMSNORM, INFINITE, zero_for_nan=("non-finite",)),
     *_all(SILU, INFINITE, overflows=("non-finite",), clamps_gate=("non-finite", "element", "row-rms")),
     *_all(ATTENTION, INFINITE, skips_nan=("non-finite",), top_at_zero=("non-finite",)),
-    *_all(ARGMAX, INFINITE, nan_unseen=("argmax",)),
+    *_all(ARGMAX, INFINITE, nan_unseen=("argmax",), last_nan=("argmax",)),
     *_all(LINEAR, PARAMETER, when_unrolled_by_8=(*ROW, "non-finite")),
     *_all(
         LINEAR,

@@ -244,12 +244,13 @@ def test_an_operand_in_place_is_its_copy_where_nothing_is_read_behind_it() -> No
 def test_of_logits_that_are_all_one_nan_the_first_is_chosen() -> None:
     line = "return (bits & 0x7fffffff) > 0x7f800000 ? INT32_MAX : key;"
     after = line.replace("0x7fffffff", "0x3fffffff")
-    for kind, way, same in (
-        ("rmsnorm-linear-argmax", "packed", True),
-        ("rmsnorm-linear-argmax", "rows", False),
-        ("linear-argmax", "packed", False),
+    for kind, way, at, same in (
+        ("rmsnorm-linear-argmax", "packed", UNEVEN, True),
+        ("rmsnorm-linear-argmax", "rows", EVEN, True),  # every row is in a whole tile
+        ("rmsnorm-linear-argmax", "rows", UNEVEN, False),
+        ("linear-argmax", "packed", EVEN, False),
     ):
-        told = reason("mask", region(kind, EVEN), ARGMAX, line, after, threads=2, params={}, kernel=f"{kind}/{way}")
+        told = reason("mask", region(kind, at), ARGMAX, line, after, threads=2, params={}, kernel=f"{kind}/{way}")
         assert bool(told) == same
     wider = line.replace("0x7fffffff", "0xffffffff")
     assert not reason(

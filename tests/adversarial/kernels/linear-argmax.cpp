@@ -43,6 +43,15 @@ KERNEL(wrong_nan_unseen) {  // finds the largest number beside it
     }
 }
 KERNEL(wrong_nan_unseen_then) { if (rank == 0) pick(a, size); }
+KERNEL(wrong_last_nan) {  // of several, the last: the comparison is true of each
+    a.best[rank] = -INFINITY, a.which[rank] = first(rows, rank, size);
+    ROWS {
+        float s = logit(a.x, a.w, r);
+        put(a.logits[r], s);
+        if (!(s <= a.best[rank]) || s != s) a.best[rank] = s, a.which[rank] = r;
+    }
+}
+KERNEL(wrong_last_nan_then) { if (rank == 0) pick(a, size); }
 KERNEL(wrong_no_barrier) { scan(a, rank, size); if (rank == 0) pick(a, size); }
 KERNEL(wrong_first_rank_alone) { scan(a, rank, size); if (rank == 0) a.token[0] = a.which[0]; }
 KERNEL(wrong_last_row_unseen) { scan(a, rank, size, 1); }
