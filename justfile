@@ -27,6 +27,7 @@ demo: setup
     "{{ bin }}/agentcompile" compile bench/models/sample --seconds 120 --out .agentcompile/sample.lock.toml
     "{{ bin }}/agentcompile" replay .agentcompile/sample.lock.toml --model bench/models/sample
     "{{ bin }}/agentcompile" generate .agentcompile/sample.lock.toml --model bench/models/sample --prompt 'def main():' --max-new-tokens 160 --beside-eager
+    @echo "agentcompile is ready: source .venv/bin/activate"
 
 # Everything that must be green: lint, types, contracts, tests that need no GPU.
 test: setup lint types contracts

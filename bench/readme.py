@@ -1,10 +1,10 @@
-"""`agentcompile bench readme`: the README's figures, made from the committed results and from nothing else."""
+"""`agentcompile bench readme`: the figures of README.md and docs/benchmarks.md, from the committed results alone."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.measure.policy import POLICY
 
 from .figures.record import Figure
-from .harness.result import SuiteResult, read_result
+from .harness.means import with_totals
+from .harness.result import Case, SuiteResult, read_result
+from .harness.trial import OURS
 from .report.markdown import brief, device
 from .suite.verdicts import compare_runs
 
@@ -21,45 +23,97 @@ RESULTS = _ROOT / "bench" / "results"
 _TELLING = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
 REPEATS = "repeat"
 """The folder of second runs, whose files have the same names."""
-_TIMES = {"token": "time per token", "first": "first token"}
+_TIMES = {"total": "time of a request", "token": "time per token", "first": "first token"}
 _SUITES = ("*-suite*.json", "*-ladder*.json")
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Rewrite the part of README.md between its two marks, or with `--check` return whether it is up to date."""
+    """Rewrite the parts of both files between their marks, or with `--check` return whether they are up to date."""
     parser = argparse.ArgumentParser(prog="agentcompile bench readme", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 3 when README.md is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 3 when a file is out of date")
     asked = parser.parse_args(arguments)
-    path = _ROOT / "README.md"
-    old = path.read_text(encoding="utf-8")
-    new = updated(old, RESULTS)
-    if asked.check:
-        return ExitCode.OK if new == old else ExitCode.DRIFT
-    path.write_text(new, encoding="utf-8")
-    return ExitCode.OK
+    code = ExitCode.OK
+    for path, lines in PAGES.items():
+        old = path.read_text(encoding="utf-8")
+        new = updated(path.name, old, lines(RESULTS))
+        if new != old and asked.check:
+            print(f"{path.relative_to(_ROOT)} is out of date: just bench readme")
+            code = ExitCode.DRIFT
+        elif new != old:
+            path.write_text(new, encoding="utf-8")
+    return code
 
 
-def updated(readme: str, results: Path) -> str:
-    """Return the text `readme` with its figures replaced by those of the files in `results`.
-
-    First come `*-figures*.json`, oldest first, then further measurements on a GPU (`*-steps*.json`, `*-firsts*.json`,
-    `*-long*.json`), then suites and ladders.
+def updated(name: str, text: str, lines: Iterable[str]) -> str:
+    """Return the `text` of the file `name` with `lines` between its marks.
 
     Raises:
         AgentCompileError: the marks around the figures are gone (usage).
     """
-    head, begin, rest = readme.partition(BEGIN)
+    head, begin, rest = text.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:
-        raise AgentCompileError("README.md: the marks around the figures are gone", hint=f"put back {BEGIN}{END}")
-    runs = sorted(_read(results, "*-figures*.json"), key=lambda run: str(run["made"]))
-    parts = [line for run in runs for line in _run(run)]
+        raise AgentCompileError(f"{name}: the marks around the figures are gone", hint=f"put back {BEGIN}{END}")
+    return "".join([head, begin, *(f"{line}\n" for line in lines), end, tail])
+
+
+def headline(results: Path) -> Iterator[str]:
+    """Yield the one table of the README: each workload of the suites, greedy, beside eager and the best compiled peer.
+
+    An arm without a ratio in a case (it failed, or was not installed) is a dash there.
+    """
+    heads = ("model, machine", "workload (tokens in, out)", "max-autotune", "llama.cpp")
+    ours = ("**agentcompile**, 95 %", "per token", "× roofline")
+    yield f"| {' | '.join((*heads, *ours))} |"
+    yield f"|---|---|{'--:|' * (len(heads) + len(ours) - 2)}"
+    for path in _suites(results, "*-suite*.json"):
+        result = with_totals(read_result(path))
+        for case in (case for case in result.cases if case.mode == "greedy"):
+            yield f"| {' | '.join(_row(result, case))} |"
+
+
+def _row(result: SuiteResult, case: Case) -> Iterator[str]:
+    yield f"{case.model}, {device(result).partition(',')[0].replace('(R)', '')}"
+    yield f"{case.workload} ({case.prompt_tokens}, {case.new_tokens})"
+    for kind in ("max-autotune", "llama.cpp"):
+        peer = next((arm for arm in case.arms if arm.name.endswith(kind) and arm.total_speedup), None)
+        yield f"{peer.total_speedup.value:.3g}×" if peer and peer.total_speedup else "-"
+    arm = case.arm(OURS)
+    if arm is None or arm.total_speedup is None or arm.speedup is None:
+        yield from ("-", "-", "-")
+        return
+    total = arm.total_speedup
+    yield f"**{total.value:.3g}×** ({total.low:.3g}–{total.high:.3g})"
+    yield f"{arm.speedup.value:.3g}×"
+    yield "-" if arm.times_floor is None else f"{arm.times_floor:.2f}"
+
+
+def details(results: Path) -> Iterator[str]:
+    """Yield the tables of docs/benchmarks.md.
+
+    First come `*-figures*.json`, oldest first, then further measurements on a GPU (`*-steps*.json`, `*-firsts*.json`,
+    `*-long*.json`), then suites and ladders.
+    """
+    for run in sorted(_read(results, "*-figures*.json"), key=lambda run: str(run["made"])):
+        yield from _run(run)
     for pattern, told in (("*-steps*.json", _steps), ("*-firsts*.json", _firsts), ("*-long*.json", _long)):
-        parts += [line for run in _read(results, pattern) for line in told(run)]
-    found = [path for part in _SUITES for path in sorted(results.glob(part)) if not path.stem.endswith(".samples")]
-    parts += [line for path in found for line in _suite(path)]
-    return "".join([head, begin, *(f"{line}\n" for line in parts), end, tail])
+        for run in _read(results, pattern):
+            yield from told(run)
+    for pattern in _SUITES:
+        for path in _suites(results, pattern):
+            yield from _suite(path)
+
+
+PAGES: Mapping[Path, Callable[[Path], Iterator[str]]] = {
+    _ROOT / "README.md": headline,
+    _ROOT / "docs" / "benchmarks.md": details,
+}
+"""The files with figures, and what makes the lines between their marks from a folder of results."""
+
+
+def _suites(results: Path, pattern: str) -> list[Path]:
+    return [path for path in sorted(results.glob(pattern)) if not path.stem.endswith(".samples")]
 
 
 def _read(results: Path, pattern: str) -> list[dict[str, Any]]:
@@ -115,15 +169,15 @@ def _long(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _suite(path: Path) -> Iterator[str]:
-    result, plot = read_result(path), path.with_suffix(".svg")
+    result, plot = with_totals(read_result(path)), path.with_suffix(".svg")
     yield f"`{result.command}` on {device(result)}; {result.machine.toolchain}; {result.made[:10]},"
-    yield f"revision {result.sources(digits=12)}. Speed-up: of the time per token beside the case's baseline, paired by"
-    yield f"round, with a 95 % interval {_knows(result)}; × floor: over"
+    yield f"revision {result.sources(digits=12)}. Speed-ups: of the time of a whole request, and of the time per token,"
+    yield f"beside the case's baseline, paired by round, with a 95 % interval {_knows(result)}; × floor: over"
     yield f"reading weights and cache at the read rate measured there{_hosts(result)}."
     yield ""
     yield from brief(result)
     if plot.exists():
-        yield f"![The same as a plot]({plot.relative_to(_ROOT)})"
+        yield f"![Speed-up of whole requests](../{plot.relative_to(_ROOT)})"
         yield ""
     again = path.parent / REPEATS / path.name
     if again.exists():

@@ -11,7 +11,7 @@ from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.replay.open import Opened
 
-from .means import QUANTITIES, Quantity, logs_of, luck_of, speedups
+from .means import QUANTITIES, Quantity, logs_of, luck_of, speedups, total_speedup
 from .rates import Round, estimate, same_tokens
 from .result import ArmResult, Case, Floor, Interval, Mode, RegionShare, RoundTimes, Spread, State, samples_digest
 from .trial import CHECKED_TOKENS, FP32, Outcome
@@ -162,8 +162,9 @@ def widened(cases: Sequence[Case]) -> tuple[tuple[Case, ...], dict[str, float]]:
     for case in cases:
         arms = []
         for arm in case.arms:
-            token, first = (_widened(case, arm, quantity, factors[quantity]) for quantity in QUANTITIES)
-            arms.append(replace(arm, speedup=token, first_speedup=first))
+            token, first = (_widened(case, arm, quantity, factors[quantity]) for quantity in ("token", "first"))
+            total = total_speedup(case, arm, factors["total"])
+            arms.append(replace(arm, speedup=token, first_speedup=first, total_speedup=total))
         found.append(replace(case, arms=tuple(arms)))
     return tuple(found), {quantity: factor for quantity, factor in factors.items() if factor is not None}
 

@@ -8,19 +8,23 @@ show how much that is; the many cases of one run together can.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean, variance
 from typing import Literal
 
 from agentcompile.measure.policy import POLICY
 from agentcompile.measure.student import t_quantile
 
-from .result import Case, Interval
+from .result import ArmResult, Case, Interval, RoundTimes, SuiteResult
 
-Quantity = Literal["token", "first"]
-"""What is averaged: ``token``, the time per output token (TPOT), or ``first``, the time to the first token (TTFT)."""
-QUANTITIES: tuple[Quantity, ...] = ("token", "first")
+Quantity = Literal["total", "token", "first"]
+"""What is averaged: ``total``, the time of a whole request from its prompt to its last token; ``token``, the time per
+output token (TPOT); or ``first``, the time to the first token (TTFT).
+"""
+QUANTITIES: tuple[Quantity, ...] = ("total", "token", "first")
+LEAST_ROUNDS = 3
+"""The fewest rounds from which an interval is computed."""
 LEAST_MEANS = 8
 """The fewest means from which the difference between processes is estimated."""
 
@@ -98,11 +102,25 @@ def logs_of(case: Case, quantity: Quantity, arm: str, beside: str = "") -> Logs:
     """Return ln(time of `beside` / time of `arm`) of every kept round with both; without `beside`, ln(1 s / time)."""
     parts: dict[int, list[float]] = {}
     for timed in case.rounds:
-        times = timed.token_s if quantity == "token" else timed.first_s
+        times = times_of(case, timed, quantity)
         if timed.kept and arm in times and (not beside or beside in times):
             value = (_ln(times[beside]) if beside else 0.0) - _ln(times[arm])
             parts.setdefault(timed.process, []).append(value)
     return Logs(by_process=tuple(tuple(part) for part in parts.values()), total=len(case.rounds))
+
+
+def times_of(case: Case, timed: RoundTimes, quantity: Quantity) -> Mapping[str, float]:
+    """Return the seconds of each arm in a round: of a request, of an output token, or to the first token."""
+    match quantity:
+        case "token":
+            return timed.token_s
+        case "first":
+            return timed.first_s
+        case "total":
+            rest, known = case.new_tokens - 1, timed.token_s
+            both = {arm: (first, known[arm]) for arm, first in timed.first_s.items() if arm in known}
+            # A clock that stood still for one of the two measured neither.
+            return {arm: first + rest * token if token > 0 else 0.0 for arm, (first, token) in both.items()}
 
 
 def _ln(time_s: float) -> float:
@@ -126,6 +144,25 @@ def speedups(cases: Sequence[Case], quantity: Quantity) -> Iterator[Logs]:
         for arm in case.arms:
             if arm.state == "measured" and arm.name != case.baseline:
                 yield logs_of(case, quantity, arm.name, case.baseline)
+
+
+def with_totals(result: SuiteResult) -> SuiteResult:
+    """Return a result whose measured arms have the speedup of a whole request, computed from its rounds."""
+    luck = luck_of(speedups(result.cases, "total"))
+    cases = [
+        replace(case, arms=tuple(replace(arm, total_speedup=total_speedup(case, arm, luck)) for arm in case.arms))
+        for case in result.cases
+    ]
+    return replace(result, cases=tuple(cases))
+
+
+def total_speedup(case: Case, arm: ArmResult, luck: float | None) -> Interval | None:
+    """Return the speedup of a whole request of `arm`, its variance widened by `luck`; None for the baseline."""
+    if arm.state != "measured" or arm.name == case.baseline:
+        return None
+    logs = logs_of(case, "total", arm.name, case.baseline)
+    count = len(logs.pooled)
+    return logs.mean(luck).ratio(count) if count >= LEAST_ROUNDS else None
 
 
 def mean_of(values: Sequence[float]) -> Mean:

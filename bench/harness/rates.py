@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
-from .means import mean_of
+from .means import LEAST_ROUNDS, mean_of
 from .result import Interval
 from .serving import Arm, ArmFailed
 from .workload import Workload
@@ -236,7 +236,7 @@ def _kept(rounds: Sequence[Round], *arms: str) -> Iterator[Round]:
 
 def estimate(logs: Sequence[float]) -> Interval | None:
     """Return the mean of `logs` and its interval, as ratios; None for fewer than three."""
-    return None if len(logs) < 3 else mean_of(logs).ratio(len(logs))
+    return None if len(logs) < LEAST_ROUNDS else mean_of(logs).ratio(len(logs))
 
 
 def agrees(reference: Tops, other: Tops) -> str:

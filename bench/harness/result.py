@@ -76,6 +76,11 @@ class ArmResult:
     """Speedup of the time per output token over the case's baseline; None for the baseline itself."""
     first_speedup: Interval | None = None
     """Speedup of the time to the first token over the case's baseline."""
+    total_speedup: Interval | None = None
+    """Speedup of a whole request, prompt included, over the case's baseline; None also in files older than this field.
+
+    `agentcompile.bench.harness.means.with_totals` computes it from the rounds of such a file.
+    """
 
     @property
     def away(self) -> str:

@@ -19,10 +19,20 @@ from .cells import NOTHING, number, plain
 
 Waits = tuple[tuple[float, ...], tuple[float, ...]]
 _BASELINE = "baseline"
-_BRIEF = ("workload", "arm", "tokens/s", "first token, median ms", "× floor", "speed-up (95 %)", "note")
+_BRIEF = (
+    "workload",
+    "arm",
+    "tokens/s",
+    "first token, median ms",
+    "× floor",
+    "request's speed-up (95 %)",
+    "token's speed-up (95 %)",
+    "note",
+)
 _ARMS = (
     "Time per output token and time to the first token: over the single generations of all kept rounds. "
-    "Speed-up: of the time per output token beside the case's baseline, paired by round, with a 95 % interval (widened "
+    "Speed-ups: of the time of a whole request, from its prompt to its last token, and of the time per output token, "
+    "beside the case's baseline, paired by round, with a 95 % interval (widened "
     "by how much processes differ, where the run has enough of them to tell); above 1 is faster. Tokens/s, whole: all "
     "new tokens over the whole generation, its prompt included, as gpt-fast counts. × floor: the median over what "
     "reading the weights, and the keys and values at the mean context of the generation, takes at the read rate of the "
@@ -387,7 +397,8 @@ _COLUMNS: Mapping[str, Callable[[Case, ArmResult], str]] = {
     "first token, median ms": lambda _, arm: _median(arm.first_s),
     "first token, p95 ms": lambda _, arm: _p95(arm.first_s),
     "× floor": lambda _, arm: number(arm.times_floor, 3),
-    "speed-up (95 %)": lambda case, arm: _beside(case, arm, arm.speedup),
+    "request's speed-up (95 %)": lambda case, arm: _beside(case, arm, arm.total_speedup),
+    "token's speed-up (95 %)": lambda case, arm: _beside(case, arm, arm.speedup),
     "first token's speed-up": lambda case, arm: _beside(case, arm, arm.first_speedup),
     "peak memory": lambda _, arm: NOTHING if arm.peak_memory_bytes is None else amount(arm.peak_memory_bytes),
     "load, s": lambda _, arm: number(median(arm.load_s), 3) if arm.load_s else NOTHING,

@@ -6,11 +6,11 @@ An arm has the same colour in every figure, and only our own arm is vermilion.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
-from ..harness.result import ArmResult, Case, Compiled, SuiteResult
+from ..harness.result import ArmResult, Case, Compiled, Interval, SuiteResult
 from ..harness.trial import OURS
 from .cells import number, short
 from .markdown import Waits, arm_names, device, measured, models, shares, token_times, waits_of
@@ -88,9 +88,10 @@ def _of_model(result: SuiteResult, model: str) -> Iterator[tuple[str, str, str, 
         under = f"{model}, {mode}, on {device(result)}"
         baselines = sorted({case.baseline for case in those})
         over = baselines[0] if len(baselines) == 1 else "each workload's baseline"
-        if any(arm.speedup for case in those for arm in measured(case)):
-            title = f"Decode speed-up over {over}, by workload"
-            yield model, f"speedup-{model}-{mode}", title, _speedups(title, under, those, looks)
+        for name, what, of in _RATIOS:
+            if any(of(arm) for case in those for arm in measured(case)):
+                title = f"{what} over {over}, by workload"
+                yield model, f"{name}-{model}-{mode}", title, _speedups(title, under, those, looks, of)
         if timed := [case for case in those if any(token_times(case).values())]:
             title = "Time per output token, by workload and arm"
             yield model, f"latency-{model}-{mode}", title, _latencies(title, under, timed, looks)
@@ -109,6 +110,14 @@ def _of_model(result: SuiteResult, model: str) -> Iterator[tuple[str, str, str, 
         yield model, f"waits-{model}", title, _wait_bars(title, under, loads, cases, looks)
 
 
+Ratio = Callable[[ArmResult], Interval | None]
+_RATIOS: tuple[tuple[str, str, Ratio], ...] = (
+    ("requests", "Speed-up of whole requests", lambda arm: arm.total_speedup),
+    ("speedup", "Decode speed-up", lambda arm: arm.speedup),
+)
+"""The ratios that are drawn: the name of the plot's file, its title, and the ratio of an arm."""
+
+
 def _looks(result: SuiteResult) -> Mapping[str, Look]:
     peers = [name for name in arm_names(result.cases) if name != OURS]
     return {**_coloured(peers), OURS: Look(name=OURS, colour=ACCENT, hatch="")}
@@ -122,9 +131,9 @@ def _coloured(names: Sequence[str]) -> dict[str, Look]:
     return found
 
 
-def _speedups(title: str, under: str, cases: Sequence[Case], looks: Mapping[str, Look]) -> Figure:
+def _speedups(title: str, under: str, cases: Sequence[Case], looks: Mapping[str, Look], of: Ratio) -> Figure:
     names = [name for name in arm_names(cases) if any(case.baseline != name and case.arm(name) for case in cases)]
-    found = [arm.speedup for case in cases for arm in measured(case) if arm.speedup]
+    found = [one for case in cases for arm in measured(case) if (one := of(arm))]
     ends = [end for one in found for end in (one.low, one.high, 1.0)]
     log = min(ends) > 0 and max(ends) / min(ends) > SPAN
     sole = cases[0].baseline if len({case.baseline for case in cases}) == 1 else ""
@@ -139,7 +148,7 @@ def _speedups(title: str, under: str, cases: Sequence[Case], looks: Mapping[str,
             arm, x = case.arm(name), at + (slot - (len(names) - 1) / 2) * width
             if arm is None or name == case.baseline:
                 continue
-            _speedup(axes, x, width * 0.9, arm, looks[name], from_one=log, across=across * width > 0.42)
+            _speedup(axes, x, width * 0.9, arm, of(arm), looks[name], from_one=log, across=across * width > 0.42)
     axes.axhline(1, color=INK, linewidth=1, zorder=3)
     letters = max(8, int(across * 72 / 5.6))
     beside = ["" if sole else f"\nover {short(case.baseline, letters)}" for case in cases]
@@ -159,13 +168,23 @@ def _speedups(title: str, under: str, cases: Sequence[Case], looks: Mapping[str,
     return figure
 
 
-def _speedup(axes: Axes, x: float, width: float, arm: ArmResult, look: Look, *, from_one: bool, across: bool) -> None:
+def _speedup(
+    axes: Axes,
+    x: float,
+    width: float,
+    arm: ArmResult,
+    found: Interval | None,
+    look: Look,
+    *,
+    from_one: bool,
+    across: bool,
+) -> None:
     """Draw one bar with whisker and number, or say why there is none; on a log axis bars start at 1, no gain."""
-    if arm.state != "measured" or arm.speedup is None:
+    if arm.state != "measured" or found is None:
         state = "no ratio" if arm.state == "measured" else arm.state
         label(axes, state, (x, 1 if from_one else 0), (0, 4), centred="bottom", upright=True, colour=MUTED)
         return
-    found, bottom = arm.speedup, 1.0 if from_one else 0.0
+    bottom = 1.0 if from_one else 0.0
     axes.bar(
         x, found.value - bottom, width, bottom=bottom, color=look.colour, hatch=look.hatch, edgecolor=PAPER, linewidth=0
     )

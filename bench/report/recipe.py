@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agentcompile.errors import AgentCompileError, ExitCode
 
+from ..harness.means import with_totals
 from ..harness.result import read_result
 from . import plots
 from .markdown import markdown
@@ -24,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("result", type=Path, help="a file that the suite wrote")
     parser.add_argument("--out", type=Path, help="the folder; unless given, RESULT-report beside the result")
     asked = parser.parse_args(arguments)
-    result = read_result(asked.result)
+    result = with_totals(read_result(asked.result))
     folder = asked.out or asked.result.with_name(f"{asked.result.stem}-report")
     lacking = plots.lacking()
     drawn = () if lacking else plots.draw(result)

@@ -27,6 +27,9 @@ class Bound:
     """The case's key, ``MODEL/WORKLOAD/MODE``."""
     arm: str
     speedup: float
+    """Of the time per token."""
+    total: float = 0.0
+    """Of a whole request; 0: no bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +95,12 @@ def _slow(result: SuiteResult, bounds: Sequence[Bound]) -> Iterator[Breach]:
         if arm is None or arm.state != "measured" or arm.speedup is None:
             why = "is not among the arms" if arm is None else arm.reason or "has too few undisturbed rounds"
             yield Breach(code=ExitCode.UNDECIDED, text=f"{bound.case}: {bound.arm} {why}; {bound.speedup:g}× wanted")
-        elif arm.speedup.high < bound.speedup:
-            found = f"{arm.speedup.value:.2f}× ({arm.speedup.low:.2f} … {arm.speedup.high:.2f})"
-            yield Breach(
-                code=ExitCode.PERFORMANCE,
-                text=f"{bound.case}: {bound.arm} is {found}, at least {bound.speedup:g}× wanted",
-            )
+            continue
+        for what, found, least in (("", arm.speedup, bound.speedup), (" per request", arm.total_speedup, bound.total)):
+            if found is not None and found.high < least:
+                told = f"{found.value:.2f}× ({found.low:.2f} … {found.high:.2f})"
+                text = f"{bound.case}: {bound.arm} is {told}{what}, at least {least:g}× wanted"
+                yield Breach(code=ExitCode.PERFORMANCE, text=text)
 
 
 def worst(found: Sequence[Breach]) -> ExitCode:

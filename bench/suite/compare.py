@@ -36,7 +36,7 @@ Exit codes: 0 compared; 2 wrong usage or a file that cannot be read; 3 the files
 --fail-on-slower 4 when an arm's output is wrong in B, else 5 when something that decides is SLOWER; an arm that failed
 or is absent in B is shown and fails nothing. With --fail-on-difference 5 when something that decides does not agree
 (its interval leaves 1 out, and all processes say so), else 7 when of something it is not known."""
-_QUANTITIES: Mapping[str, str] = {"token": "per token", "first": "first token"}
+_QUANTITIES: Mapping[str, str] = {"total": "whole request", "token": "per token", "first": "first token"}
 _AGREE: Mapping[bool | None, str] = {True: "yes", False: "no", None: "-"}
 _VIEWS: Mapping[str, str] = {"ratio": "B/A over baseline", "absolute": "B/A of times", "paired": "paired"}
 

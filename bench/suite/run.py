@@ -253,10 +253,19 @@ def _table(cases: Sequence[Case]) -> list[str]:
             times = "-" if arm.times_floor is None else f"{arm.times_floor:.2f}"
             rate = "-" if arm.tokens_per_s is None else f"{arm.tokens_per_s:.1f}"
             first = "-" if arm.first_s is None else f"{arm.first_s.median * 1e3:.1f}"
-            gain = arm.speedup
-            beside = "-" if gain is None else f"{gain.value:.2f} ({gain.low:.2f} … {gain.high:.2f})"
+            gains = (arm.total_speedup, arm.speedup)
+            beside = ("-" if one is None else f"{one.value:.2f} ({one.low:.2f} … {one.high:.2f})" for one in gains)
             note = f"fp32: {case.reference}" if case.reference else ""
             note = note_of(arm.away or note, same=arm.same)
-            rows.append((f"{case.workload} {case.mode}", arm.name, rate, first, times, beside, note))
-    heads = ("workload", "arm", "tokens/s", "first token, ms", "× floor", "× baseline", "note")
+            rows.append((f"{case.workload} {case.mode}", arm.name, rate, first, times, *beside, note))
+    heads = (
+        "workload",
+        "arm",
+        "tokens/s",
+        "first token, ms",
+        "× floor",
+        "request, × baseline",
+        "token, × baseline",
+        "note",
+    )
     return columns(Table(heads=heads, rows=rows, right=(2, 3, 4)))

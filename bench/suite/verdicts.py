@@ -208,7 +208,10 @@ class _Pair:
 
     def row(self, quantity: Quantity, changes: dict[View, Change]) -> Compared:
         """Return the row with `changes` and the medians of both sides."""
-        spreads = [arm.token_s if quantity == "token" else arm.first_s for arm in (self.arm_a, self.arm_b)]
+        spreads = [
+            {"total": arm.total_s, "token": arm.token_s, "first": arm.first_s}[quantity]
+            for arm in (self.arm_a, self.arm_b)
+        ]
         a_s, b_s = (None if spread is None else spread.median for spread in spreads)
         both = zip(self.sides, (self.arm_a, self.arm_b), strict=True)
         return Compared(

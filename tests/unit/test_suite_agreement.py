@@ -40,7 +40,7 @@ def test_two_runs_of_the_same_agree_on_every_ratio_though_none_is_claimed_to_be_
     a, b = drawn(1, noise=0.05), drawn(2, noise=0.05)
     code, out = compared(tmp_path, capsys, a, b, "--fail-on-difference", "--markdown")
     assert code == ExitCode.OK
-    assert "4 of 4 agree within their intervals" in out
+    assert "6 of 6 agree within their intervals" in out
     assert "SAME" not in out
     assert sorted(set(column(out, "agree"))) == ["-", "yes"]  # nothing is beside the baseline
 
@@ -51,8 +51,8 @@ def test_a_ratio_that_changed_does_not_agree_and_fails_where_it_is_asked_for(
     a, b = drawn(1), drawn(2, agentcompile=0.95)  # faster, which fails nothing else
     code, out = compared(tmp_path, capsys, a, b, "--markdown")
     assert code == ExitCode.OK
-    assert "2 of 4 agree within their intervals" in out
-    assert column(out, "agree").count("no") == 2
+    assert "3 of 6 agree within their intervals" in out
+    assert column(out, "agree").count("no") == 3
     assert compared(tmp_path, capsys, a, b, "--fail-on-slower")[0] == ExitCode.OK
     assert compared(tmp_path, capsys, a, b, "--fail-on-difference")[0] == ExitCode.PERFORMANCE
     assert compared(tmp_path, capsys, a, b, "--fail-on-difference", "--anyway")[0] == ExitCode.PERFORMANCE
@@ -61,11 +61,11 @@ def test_a_ratio_that_changed_does_not_agree_and_fails_where_it_is_asked_for(
 def test_what_nobody_knows_to_agree_is_undecided(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed = compared(tmp_path, capsys, drawn(1), drawn(2, FAILED), "--fail-on-difference")
     assert failed[0] == ExitCode.UNDECIDED
-    assert "2 of 2 agree within their intervals, not known of 1" in failed[1]
+    assert "3 of 3 agree within their intervals, not known of 1" in failed[1]
     few = drawn(2, keep=lambda number: number < 2)
     code, out = compared(tmp_path, capsys, drawn(1), few, "--fail-on-difference")
     assert code == ExitCode.UNDECIDED
-    assert "0 of 4 agree within their intervals, not known of 4" in out
+    assert "0 of 6 agree within their intervals, not known of 6" in out
 
 
 def test_the_json_says_of_every_ratio_whether_it_agrees(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,6 +55,15 @@ def test_an_interval_below_its_bound_is_a_regression_with_both_numbers() -> None
     assert breach.text == f"{KEY}: agentcompile is 2.80× (2.00 … 3.92), at least 4× wanted"
 
 
+def test_a_request_that_became_slow_is_a_regression_though_its_tokens_are_fast() -> None:
+    bound = replace(BOUND, total=3.0)
+    slow = Interval(value=1.0, low=0.9, high=1.1, rounds=5)
+    (breach,) = breaches(result(replace(measured(5.0, 6.0), total_speedup=slow)), [bound])
+    assert (breach.code, worst([breach])) == (PERFORMANCE, 5)
+    assert breach.text == f"{KEY}: agentcompile is 1.00× (0.90 … 1.10) per request, at least 3× wanted"
+    assert breaches(result(replace(measured(5.0, 6.0), total_speedup=replace(slow, high=3.1))), [bound]) == ()
+
+
 @pytest.mark.parametrize(
     ("arms", "why"),
     [

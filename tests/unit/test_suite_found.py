@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentcompile.bench.harness.found import Samples, case_of, spread
+from agentcompile.bench.harness.found import Samples, case_of, spread, widened
+from agentcompile.bench.harness.means import with_totals
 from agentcompile.bench.harness.rates import Round, Visit, estimate, speedup
 from agentcompile.bench.harness.result import (
     FORMAT,
@@ -141,6 +142,27 @@ def test_a_speed_up_is_paired_by_round() -> None:
     assert made.first_speedup is not None
     assert made.first_speedup.value == pytest.approx(made.speedup.value)
     assert (made.speedup.rounds, arm(Outcome(rounds=ROUNDS), "base").speedup) == (3, None)
+
+
+def test_the_speed_up_of_a_request_is_of_its_prompt_and_all_its_tokens() -> None:
+    case, _ = found(Outcome(rounds=ROUNDS))
+    (widened_case,), _ = widened([case])
+    ours = widened_case.arm("ours")
+    assert ours is not None
+    rest = case.new_tokens - 1
+    logs = [
+        math.log(
+            (one.first_s["base"] + rest * one.token_s["base"]) / (one.first_s["ours"] + rest * one.token_s["ours"])
+        )
+        for one in case.rounds
+    ]
+    by_hand = estimate(logs)
+    assert by_hand is not None
+    assert encode(ours.total_speedup) == pytest.approx(encode(by_hand))
+    base = widened_case.arm("base")
+    assert base is not None
+    assert base.total_speedup is None
+    assert with_totals(result(case)) == result(widened_case), "a file older than the field gets the same"
 
 
 def test_rounds_without_the_baseline_pair_nothing() -> None:

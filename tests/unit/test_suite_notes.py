@@ -66,9 +66,9 @@ def test_a_comparison_says_on_which_side_tokens_vary(tmp_path: Path, capsys: pyt
     assert {row.split(" | ")[1] for row in out.splitlines() if f"B: {VARIES}" in row} == {"hf-compile"}
     assert f"A: {VARIES}" not in out
     both = _compared(tmp_path, capsys, a=varying, b=varying)
-    assert both.count(f"A: {VARIES}; B: {VARIES}") == 2  # per token, first token
+    assert both.count(f"A: {VARIES}; B: {VARIES}") == 3  # whole request, per token, first token
     paired = _compared(tmp_path, capsys, "--arms", "hf-compile,agentcompile", a=varying)
-    assert paired.count(f"hf-compile: {VARIES}") == 2
+    assert paired.count(f"hf-compile: {VARIES}") == 3
 
 
 def test_an_arm_of_a_comparison_may_be_named_by_its_alias_alone(

@@ -72,6 +72,7 @@ def arm_of(name: str, rounds: tuple[RoundTimes, ...], base: str) -> ArmResult:
         agrees="",
         times_floor=1.234,
         speedup=None if name == base else Interval(value=ratio, low=ratio * 0.95, high=ratio * 1.05, rounds=9),
+        total_speedup=None if name == base else Interval(value=ratio / 2, low=ratio * 0.4, high=ratio * 0.6, rounds=9),
     )
 
 
@@ -165,7 +166,8 @@ def test_the_numbers_of_the_table_are_the_results() -> None:
     assert float(shown["token, median ms"]) == pytest.approx(arm.token_s.median * 1e3, rel=1e-3)
     assert float(shown["token, p95 ms"]) == pytest.approx(arm.token_s.p95 * 1e3, rel=1e-3)
     assert float(shown["first token, median ms"]) == pytest.approx(arm.first_s.median * 1e3, rel=1e-3)
-    assert shown["speed-up (95 %)"] == "4.00× (3.80–4.20)"
+    assert shown["request's speed-up (95 %)"] == "2.00× (1.60–2.40)"
+    assert shown["token's speed-up (95 %)"] == "4.00× (3.80–4.20)"
     assert shown["× floor"] == "1.23"
     assert shown["peak memory"] == "2.35 GB"
     assert (shown["load, s"], shown["compile, s"]) == ("2.00", "61.2")
@@ -254,7 +256,7 @@ def test_markdown_shows_names_as_they_are() -> None:
 
 def test_every_plot_is_xml_with_the_names_of_all_arms_as_text(drawn: tuple[Plot, ...]) -> None:
     assert [plot.name for plot in drawn] == [
-        "speedup-sample-greedy", "latency-sample-greedy", "regions-sample", "waits-sample",
+        "requests-sample-greedy", "speedup-sample-greedy", "latency-sample-greedy", "regions-sample", "waits-sample",
     ]  # fmt: skip
     for plot in drawn:
         shown = text_of(plot.svg)
@@ -265,7 +267,8 @@ def test_every_plot_is_xml_with_the_names_of_all_arms_as_text(drawn: tuple[Plot,
 
 
 def test_plots_say_which_arms_are_missing_and_show_the_results_numbers(drawn: tuple[Plot, ...]) -> None:
-    speedup, latency, regions, waits = (text_of(plot.svg) for plot in drawn)
+    requests, speedup, latency, regions, waits = (text_of(plot.svg) for plot in drawn)
+    assert "2.00×" in requests
     assert "4.00×" in speedup
     assert "absent" in speedup
     assert "failed: out of memory" in latency
@@ -291,7 +294,7 @@ def test_speedups_far_apart_are_on_a_log_axis() -> None:
     case = case_of()
     far = Interval(value=0.05, low=0.04, high=0.06, rounds=9)
     arms = tuple(replace(arm, speedup=far) if arm.name == "hf-compile" else arm for arm in case.arms)
-    speedup = draw(result_of(replace(case, arms=arms)))[0]
+    speedup = draw(result_of(replace(case, arms=arms)))[1]
     assert "log scale" in text_of(speedup.svg)
     assert "0.0500×" in text_of(speedup.svg)
 

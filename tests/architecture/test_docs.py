@@ -1,0 +1,51 @@
+"""Every relative link of the README and of the pages in docs/ leads to a file, and to a heading where it names one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md")), *sorted((ROOT / "bench").glob("**/README.md"))]
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def headings(path: Path) -> set[str]:
+    """The anchors of a page, made as GitHub does: lower case, letters, digits and hyphens."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.*)$", text, flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken(path: Path) -> list[str]:
+    """The links of a page that lead nowhere; those with a scheme are not followed."""
+    found = []
+    for link in LINK.findall(path.read_text(encoding="utf-8")):
+        name, _, anchor = link.partition("#")
+        there = (path.parent / name) if name else path
+        if re.match(r"[a-z]+:", link):
+            continue
+        if not there.exists() or (anchor and anchor not in headings(there)):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(path: Path) -> None:
+    assert broken(path) == []
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "there.md").write_text("# A heading, here\n", encoding="utf-8")
+    page = tmp_path / "page.md"
+    page.write_text(
+        "[a](there.md#a-heading-here) [b](there.md#other) ![c](gone.png) [d](https://example.org/x)", encoding="utf-8"
+    )
+    assert broken(page) == ["there.md#other", "gone.png"]
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    links = {(ROOT / link).resolve() for link in LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))}
+    assert set((ROOT / "docs").glob("*.md")) <= links
