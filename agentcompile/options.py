@@ -57,32 +57,66 @@ class Setting:
 SETTINGS: tuple[Setting, ...] = (
     Setting(name="model", kind="model", about="a checkpoint directory in Hugging Face form, or preset:NAME"),
     Setting(name="target", kind="target", about="what to compile for: auto, cpu or cuda:N"),
-    Setting(name="context", kind="int", least=1, most=1 << 20, about="tokens cached; unset: 2,048 or the model's"),
-    Setting(name="batch", kind="counts", least=1, most=8, about="sequences in a decode step, a plan each: 1,2,4,8"),
-    Setting(name="threads", kind="int", most=1024, about="worker threads; 0: one a physical core"),
+    Setting(
+        name="context",
+        kind="int",
+        least=1,
+        most=1 << 20,
+        about="maximum context length in tokens; unset: 2,048 or the model's",
+    ),
+    Setting(name="batch", kind="counts", least=1, most=8, about="batch sizes of the decode step, a plan each: 1,2,4,8"),
+    Setting(name="threads", kind="int", most=1024, about="worker threads (0 = one per physical core)"),
     Setting(
         name="advisor",
         kind="advisor",
         about="who orders the search: heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR",
     ),
     Setting(name="strategy", kind="text", about="search strategy: halving, exhaustive, random, evolutionary, …"),
-    Setting(name="choose", kind="rule", about="what decides: the step (admitted), times alone, order or nothing"),
     Setting(
-        name="advisor_key", kind="variable", about="the variable with the model's key; empty: OpenAI's own, for OpenAI"
+        name="choose",
+        kind="rule",
+        about="how the plan is chosen: admitted (the whole step), isolated, first or pytorch",
     ),
-    Setting(name="advisor_calls", kind="int", most=1000, about="most requests of a run to a language model"),
-    Setting(name="advisor_tokens", kind="int", most=100_000_000, about="most tokens of these requests and answers"),
-    Setting(name="advisor_cents", kind="int", most=10_000_000, about="most US cents of these; 0: no limit"),
-    Setting(name="advisor_price", kind="price", about="dollars for a million tokens of prompt and of answer: IN,OUT"),
-    Setting(name="advisor_context", kind="int", most=1 << 30, about="tokens that its server holds; 0: it will say"),
-    Setting(name="advisor_seconds", kind="int", least=1, most=86_400, about="most seconds for all answers"),
-    Setting(name="budget", kind="int", most=1_000_000, about="most trials of the search, for each batch size"),
-    Setting(name="seconds", kind="int", most=1_000_000, about="most seconds of search and step tuning; 0: no limit"),
+    Setting(
+        name="advisor_key",
+        kind="variable",
+        about="environment variable with the adviser's API key; empty: OpenAI's own, for OpenAI",
+    ),
+    Setting(name="advisor_calls", kind="int", most=1000, about="request limit for the adviser"),
+    Setting(
+        name="advisor_tokens",
+        kind="int",
+        most=100_000_000,
+        about="token limit for the adviser, questions and answers together",
+    ),
+    Setting(
+        name="advisor_cents", kind="int", most=10_000_000, about="cost limit for the adviser in US cents (0 = none)"
+    ),
+    Setting(
+        name="advisor_price", kind="price", about="price in dollars per million tokens of input and of output: IN,OUT"
+    ),
+    Setting(
+        name="advisor_context",
+        kind="int",
+        most=1 << 30,
+        about="context length of the adviser's server in tokens (0 = found out)",
+    ),
+    Setting(
+        name="advisor_seconds",
+        kind="int",
+        least=1,
+        most=86_400,
+        about="time limit in seconds for all of the adviser's answers",
+    ),
+    Setting(name="budget", kind="int", most=1_000_000, about="trial limit of the search, for each batch size"),
+    Setting(
+        name="seconds", kind="int", most=1_000_000, about="time limit in seconds for search and step tuning (0 = none)"
+    ),
     Setting(name="memory", kind="switch", about="whether findings of earlier runs on like regions order the search"),
     Setting(name="review", kind="switch", about="whether the lock waits for a person to decide on every region"),
-    Setting(name="seed", kind="int", about="seed of inputs, rounds and ties"),
-    Setting(name="out", kind="path", about="where the lock is written"),
-    Setting(name="run_dir", kind="path", about="the run's directory; empty: a new folder among the runs"),
+    Setting(name="seed", kind="int", about="random seed of inputs, measurement order and ties"),
+    Setting(name="out", kind="path", about="path of the lock file"),
+    Setting(name="run_dir", kind="path", about="run directory; empty: a new folder among the runs"),
     Setting(name="templates", kind="paths", about="more template folders, searched after those that ship"),
     Setting(name="user_templates", kind="switch", about="whether the folder of written templates is searched as well"),
     Setting(name="compiler", kind="text", about="the host's C++ compiler; empty: the first of g++, clang++, c++"),

@@ -21,36 +21,47 @@ P = ParamSpec("P")
 Flags = dict[str, object]
 """Settings by name; None or no entry for one that was not given."""
 
+HELP: dict[str, object] = {"help_option_names": ["-h", "--help"]}
+"""The settings of every group of verbs."""
+
 LockFile = Annotated[Path, typer.Argument(metavar="LOCK", help="A lock that `compile` wrote.")]
-RunDir = Annotated[str | None, typer.Option("--run-dir", metavar="DIR", help="The run's directory.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON value on stdout.")]
-Events = Annotated[str, typer.Option("--events", metavar="jsonl", help="A line of JSON an event on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")]
+RunDir = Annotated[str | None, typer.Option("--run-dir", metavar="DIR", help="Run directory.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value to stdout.")]
+Events = Annotated[str, typer.Option("--events", metavar="jsonl", help="Print each event as a line of JSON to stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors to stderr.")]
 
 _TEXTS: tuple[tuple[str, str | None, str], ...] = (
-    ("target", None, "auto, cpu or cuda:N."),
-    ("context", "N", "Tokens that the cache holds; unset: 2,048, or the model's."),
-    ("batch", "N,…", "Sequences in a step: 1,2,4,8; CUDA alone."),
-    ("threads", "N", "Worker threads; 0: one a physical core."),
+    ("target", "TARGET", "auto, cpu or cuda:N."),
+    ("context", "N", "Maximum context length in tokens; unset: 2,048, or the model's where that is less."),
+    ("batch", "N,…", "Batch sizes of the decode step, such as 1,2,4,8 (CUDA only)."),
+    ("threads", "N", "Worker threads (0 = one per physical core)."),
     (
         "strategy",
         "NAME",
         "Search strategy: halving, exhaustive, random, evolutionary, annealing, greedy, epsilon-greedy, mcts, "
         "mcts+advice or llm-rounds; NAME:KEY=VALUE,… changes its settings.",
     ),
-    ("choose", "RULE", "pytorch, first (untimed), isolated (times alone) or admitted."),
-    ("advisor", None, "heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR."),
-    ("advisor_key", "VARIABLE", "The variable that holds the model's key."),
-    ("advisor_calls", "N", "Most requests to the language model."),
-    ("advisor_tokens", "N", "Most tokens of these requests."),
-    ("advisor_cents", "N", "Most US cents of these requests; 0: no limit."),
-    ("advisor_price", "IN,OUT", "Dollars for a million tokens."),
-    ("advisor_context", "N", "Tokens that the model's server holds; 0: it will say."),
-    ("advisor_seconds", "S", "Most seconds for all answers."),
-    ("budget", "N", "Most trials of the search, for each batch size."),
-    ("seconds", "S", "Most seconds of search and step tuning; 0: no limit."),
-    ("seed", "N", "Seed of inputs, rounds and ties."),
-    ("out", "LOCK", "Where the lock is written."),
+    (
+        "choose",
+        "RULE",
+        "How the plan is chosen: pytorch, first (untimed), isolated (each region alone) or admitted (the whole step).",
+    ),
+    (
+        "advisor",
+        "ADVISER",
+        "Who orders the search: heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR.",
+    ),
+    ("advisor_key", "VARIABLE", "Environment variable that holds the adviser's API key."),
+    ("advisor_calls", "N", "Request limit for the adviser."),
+    ("advisor_tokens", "N", "Token limit for the adviser, questions and answers together."),
+    ("advisor_cents", "N", "Cost limit for the adviser in US cents (0 = none); needs --advisor-price."),
+    ("advisor_price", "IN,OUT", "Price in dollars per million tokens of input and of output."),
+    ("advisor_context", "N", "Context length of the adviser's server in tokens (0 = found out)."),
+    ("advisor_seconds", "S", "Time limit in seconds for all of the adviser's answers."),
+    ("budget", "N", "Trial limit of the search, for each batch size."),
+    ("seconds", "S", "Time limit in seconds for search and step tuning (0 = none)."),
+    ("seed", "N", "Random seed of inputs, measurement order and ties."),
+    ("out", "LOCK", "Path of the lock file that is written."),
 )
 """Name, metavar and help of the settings that take a text."""
 
@@ -64,19 +75,23 @@ _SETTINGS: dict[str, object] = {
     "run_dir": RunDir,
     "memory": Annotated[
         bool | None,
-        typer.Option("--memory/--no-memory", help="Begin with what was fast on like regions before."),
+        typer.Option(
+            "--memory/--no-memory", help="Seed the search with what was fast on like regions in earlier runs."
+        ),
     ],
-    "review": Annotated[bool | None, typer.Option("--review/--no-review", help="Stop before the lock for a person.")],
+    "review": Annotated[bool | None, typer.Option("--review/--no-review", help="Stop before the lock, for review.")],
     "templates": Annotated[
-        list[str] | None, typer.Option("--templates", metavar="DIR", help="More templates; repeatable.")
+        list[str] | None, typer.Option("--templates", metavar="DIR", help="Another template folder (repeatable).")
     ],
     "user_templates": Annotated[
         bool | None,
-        typer.Option("--user-templates/--no-user-templates", help="Search the folder of written templates, too."),
+        typer.Option("--user-templates/--no-user-templates", help="Search the user's template folder as well."),
     ],
     **{name: _text(name, metavar, help) for name, metavar, help in _TEXTS},
 }
-_LOCKED = Annotated[str | None, typer.Option("--model", help="The checkpoint, when the lock does not find it.")]
+_LOCKED = Annotated[
+    str | None, typer.Option("--model", metavar="DIR", help="Checkpoint directory, when the lock does not find it.")
+]
 
 
 def verb(function: Callable[P, int]) -> Callable[P, None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from agentcompile.advice.configure import Inquiry
 from agentcompile.advice.prompt import Prompt
 from agentcompile.agents.folder import Subject
 from agentcompile.control.steering import Steering
+from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit
 from agentcompile.ir.attempt import Contract, Judge, WrittenLanguage
 from agentcompile.ir.target import Target
@@ -20,15 +21,28 @@ from agentcompile.options import Options
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A prompt and how to generate from it."""
+    """How to generate from a prompt."""
 
-    prompt: str
     max_new_tokens: int = 64
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
     stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputPrompt:
+    """A prompt: a text, or token ids."""
+
+    text: str = ""
+    ids: tuple[int, ...] = ()
+    chat: bool = False
+    """Whether the text is a user's turn, to be rendered in the checkpoint's chat template."""
+
+
+Generator = Callable[[InputPrompt, "Request"], "Iterator[Piece]"]
+"""A function of a prompt and how to go on from it to the pieces of text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,22 +111,37 @@ class Flow:
             )
         return len(found.sources), write_bundle(lock, found, out)
 
-    def generate(self, lock: Path, options: Options, request: Request, emit: Emit) -> Iterator[Piece]:
-        """Run a lock on a request and return the text piece by piece; emits drift."""
+    def generate(self, lock: Path, options: Options, emit: Emit) -> Generator:
+        """Load a lock and return what generates from it, text piece by piece; emits drift."""
         from agentcompile.replay.load import replay_lock
 
-        # Loaded here, before the first piece is asked for, so that the caller's clock sees the prompt alone.
-        stream = replay_lock(lock, options, emit).stream(**asdict(request))
-        return (Piece(text=piece.text, tokens=len(piece.tokens)) for piece in stream)
+        model = replay_lock(lock, options, emit)
 
-    def eager(self, lock: Path, options: Options, request: Request) -> Iterator[Piece]:
+        def run(prompt: InputPrompt, request: Request) -> Iterator[Piece]:
+            given = prompt.ids or prompt.text
+            if prompt.chat:
+                tokenizer = model.tokenizer
+                if tokenizer is None:
+                    raise AgentCompileError(f"--chat: {model.info.name} has no tokenizer", hint="use --prompt-ids")
+                given = tuple(tokenizer.template([{"role": "user", "content": prompt.text}]))
+            stream = model.stream(given, **asdict(request))
+            return (Piece(text=piece.text, tokens=len(piece.tokens)) for piece in stream)
+
+        return run
+
+    def eager(self, lock: Path, options: Options, prompt: InputPrompt, request: Request) -> Iterator[Piece]:
         """Run the same request on the same checkpoint in PyTorch eager."""
         from agentcompile.replay.open import checkpoint_of
         from agentcompile.runtime import eager
         from agentcompile.runtime.sampling import Sampling
+        from agentcompile.runtime.text import Tokenizer
 
         how = Sampling(temperature=request.temperature, top_k=request.top_k, top_p=request.top_p, seed=request.seed)
-        made = eager.pieces(checkpoint_of(lock, options), request.prompt, request.max_new_tokens, how)
+        checkpoint = checkpoint_of(lock, options)
+        ids = prompt.ids
+        if prompt.chat:
+            ids = tuple(Tokenizer(checkpoint).template([{"role": "user", "content": prompt.text}]))
+        made = eager.pieces(checkpoint, ids or prompt.text, request.max_new_tokens, how)
         yield from (Piece(text=text, tokens=tokens) for text, tokens in made)
 
     def verify(self, lock: Path, options: Options, prompts: Sequence[str], emit: Emit) -> Mapping[str, float | str]:

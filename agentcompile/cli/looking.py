@@ -1,8 +1,10 @@
-"""The verbs `explain`, `runs list`, `runs status`, `cache` and `config show`: what is recorded, and where it lies."""
+"""The verbs `explain`, `runs list`, `status` and `rm`, `cache` and `config show`: what is recorded, and where."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agentcompile.agents.folder import SETTINGS, SessionFolder, sessions_in
@@ -21,6 +23,9 @@ from agentcompile.options import Options, resolve
 from agentcompile.refine.provenance import Provenance, provenance_of
 from agentcompile.runs import progress, session
 from agentcompile.runs.tables import Table, amount, duration, state_json
+
+LATEST = "latest"
+"""The name of the newest run."""
 
 
 def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
@@ -111,8 +116,8 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
 
 
 def chosen(options: Options, name: str) -> session.RunDirectory:
-    """Return the run that is called `name`; when `name` is empty, that of the options or the newest."""
-    return named(options, name) if name else _run(options)
+    """Return the run that is called `name`; when that is empty or `LATEST`, that of the options or the newest."""
+    return named(options, name) if name not in ("", LATEST) else _run(options)
 
 
 def _run(options: Options) -> session.RunDirectory:
@@ -207,6 +212,54 @@ def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every
     show(state, screen, every=every)
     screen.json({**state_json(state), "run": str(run.path), "alive": run.alive()})
     return 0
+
+
+def runs_remove(
+    flags: Mapping[str, object], names: Sequence[str], *, sure: bool, screen: Screen, ask: Callable[[str], str] = input
+) -> int:
+    """Delete runs, and sessions of `refine`; on a terminal it asks first, elsewhere it must be `sure`.
+
+    Raises:
+        AgentCompileError: a name is of no run, a process works on it, or nobody confirmed it (usage); a folder cannot
+            be deleted (environment).
+    """  # noqa: DOC501
+    options = resolve(flags).options
+    found = [_removable(options, name) for name in dict.fromkeys(names)]
+    if not sure:
+        if not sys.stdin.isatty():
+            raise AgentCompileError("runs rm: nothing was deleted", hint="--yes confirms it where nobody can be asked")
+        for path in found:
+            screen.say(f"{path}: {amount(_bytes(path))}")
+        if ask(f"Delete {len(found)} {'run' if len(found) == 1 else 'runs'}? [y/N] ").strip().lower() not in (
+            "y",
+            "yes",
+        ):
+            screen.text("nothing was deleted")
+            return 0
+    freed = 0
+    for path in found:
+        size = _bytes(path)
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            raise session.environment_error(error, path) from error
+        freed += size
+        screen.text(f"{path}: deleted, {amount(size)}")
+    screen.json({"deleted": [str(path) for path in found], "bytes": freed})
+    return 0
+
+
+def _removable(options: Options, name: str) -> Path:
+    """Return the folder of a run or of a session that no process works on."""  # noqa: DOC501
+    path = Path(name) if Path(name).is_dir() else options.runs / name
+    if (path / SETTINGS).is_file():
+        run = SessionFolder.open(path).run
+    else:
+        run = chosen(options, name)
+    if run.alive():
+        hint = f"stop it first: agentcompile runs stop {run.path}"
+        raise AgentCompileError(f"{run.path}: process {run.holder()} works on this run", hint=hint)
+    return run.path
 
 
 def cache_list(flags: Mapping[str, object], *, screen: Screen) -> int:

@@ -7,11 +7,17 @@ from typing import Annotated
 
 import typer
 
-from agentcompile.cli.flags import Json, screen_of, verb
+from agentcompile.cli.flags import HELP, Json, screen_of, verb
 
-runs_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Past and present runs.")
-cache_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The store of sources and binaries.")
-config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Settings and where they come from.")
+runs_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, context_settings=HELP, help="Past and present runs."
+)
+cache_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, context_settings=HELP, help="The store of sources and binaries."
+)
+config_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, context_settings=HELP, help="Settings and where they come from."
+)
 
 
 @runs_app.command("list")
@@ -26,7 +32,7 @@ def runs_list(json: Json = False) -> int:
 @runs_app.command("status")
 @verb
 def runs_status(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder; none: the newest.")] = "",
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder, or latest (the default).")] = "",
     every: Annotated[bool, typer.Option("--all", help="Every region, not the plan's alone.")] = False,
     json: Json = False,
 ) -> int:
@@ -83,6 +89,19 @@ def runs_unpack(
     return packing.runs_unpack(flags, file, screen=screen_of(json))
 
 
+@runs_app.command("rm")
+@verb
+def runs_remove(
+    run: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or folders of runs.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: Json = False,
+) -> int:
+    """Delete runs with all that they hold; locks that they wrote stay."""
+    from agentcompile.cli import looking
+
+    return looking.runs_remove({}, run, sure=yes, screen=screen_of(json))
+
+
 @cache_app.command("ls")
 @verb
 def cache_list(json: Json = False) -> int:
@@ -95,7 +114,7 @@ def cache_list(json: Json = False) -> int:
 @cache_app.command("prune")
 @verb
 def cache_prune(
-    keep_mb: Annotated[int, typer.Option("--keep-mb", min=0, help="Megabytes that may remain.")] = 0,
+    keep_mb: Annotated[int, typer.Option("--keep-mb", metavar="N", min=0, help="Megabytes that may remain.")] = 0,
     json: Json = False,
 ) -> int:
     """Delete the least recently written files of the store; they are made again when they are needed."""

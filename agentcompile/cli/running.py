@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentcompile.cli.flow import REAL, Flow, Piece, Request
+from agentcompile.cli.flow import REAL, Flow, InputPrompt, Piece, Request
 from agentcompile.cli.render import Reporter, Screen
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, Event, Warned
@@ -68,38 +69,64 @@ class Speed:
 def generate(
     flags: Mapping[str, object],
     lock: Path,
+    prompts: Sequence[InputPrompt],
     request: Request,
     *,
     beside_eager: bool,
     screen: Screen,
     flow: Flow = REAL,
 ) -> int:
-    """Stream text from a lock; with `beside_eager`, time the same request in PyTorch eager after it.
+    """Stream text from a lock, a prompt after another; with `beside_eager`, time PyTorch eager on each after it.
+
+    JSON is one object for one prompt, and a list of them for several.
 
     Raises:
-        AgentCompileError: the prompt is empty, or the lock cannot be run (usage).
+        AgentCompileError: the lock cannot be run, or a prompt does not fit it (usage).
     """
     options = resolve(flags).options
-    if not request.prompt:
-        raise AgentCompileError("--prompt: is empty", hint="give at least one token to go on from")
-    pieces = flow.generate(lock, options, request, _warnings(screen))
-    screen.text(request.prompt, end="")
-    text, speed = _stream(pieces, screen)
-    screen.text("")
-    screen.say(f"agentcompile  {_speed(speed)}")
-    result: dict[str, Json] = {
-        "text": text,
-        "tokens": speed.tokens,
-        "first_s": speed.first_s,
-        "tokens_per_s": speed.tokens_per_s,
-    }
-    if beside_eager:
-        _, eager = _stream(flow.eager(lock, options, request), None)
-        ratio = speed.tokens_per_s / eager.tokens_per_s if eager.tokens_per_s else 0.0
-        screen.say(f"PyTorch eager {_speed(eager)}; agentcompile is {ratio:.2f}× as fast")
-        result |= {"eager_tokens_per_s": eager.tokens_per_s, "ratio": ratio}
-    screen.json(result)
+    run = flow.generate(lock, options, _warnings(screen))
+    results = list[Json]()
+    for prompt in prompts:
+        screen.text("" if prompt.chat else prompt.text, end="")
+        text, speed = _stream(run(prompt, request), screen)
+        screen.text("")
+        screen.say(f"agentcompile  {_speed(speed)}")
+        result: dict[str, Json] = {
+            "text": text,
+            "tokens": speed.tokens,
+            "first_s": speed.first_s,
+            "tokens_per_s": speed.tokens_per_s,
+        }
+        if beside_eager:
+            _, eager = _stream(flow.eager(lock, options, prompt, request), None)
+            ratio = speed.tokens_per_s / eager.tokens_per_s if eager.tokens_per_s else 0.0
+            screen.say(f"PyTorch eager {_speed(eager)}; agentcompile is {ratio:.2f}× as fast")
+            result |= {"eager_tokens_per_s": eager.tokens_per_s, "ratio": ratio}
+        results.append(result)
+    screen.json(results[0] if len(results) == 1 else results)
     return 0
+
+
+def prompts_of(texts: Sequence[str], ids: Sequence[str], *, chat: bool) -> tuple[InputPrompt, ...]:
+    """Return the prompts of a command line: texts, of which ``-`` is all of stdin, and lists of token ids ``N,…``.
+
+    Raises:
+        AgentCompileError: there is none, one is empty or no list of ids, or `chat` is given with ids (usage).
+    """
+    if chat and ids:
+        raise AgentCompileError("--chat and --prompt-ids: ids are taken as they are", hint="give --prompt instead")
+    found = [InputPrompt(text=sys.stdin.read() if text == "-" else text, chat=chat) for text in texts]
+    if any(not one.text for one in found):
+        raise AgentCompileError("--prompt: is empty", hint="give at least one token to go on from")
+    for text in ids:
+        try:
+            found.append(InputPrompt(ids=tuple(int(one) for one in text.split(","))))
+        except ValueError:
+            hint = "token ids with commas between them, such as 1,15,7"
+            raise AgentCompileError(f"--prompt-ids: {text[:80]!r} is no list of ids", hint=hint) from None
+    if not found:
+        raise AgentCompileError("no prompt was given", hint="--prompt TEXT, --prompt - for stdin, or --prompt-ids N,…")
+    return tuple(found)
 
 
 def _stream(pieces: Iterator[Piece], screen: Screen | None) -> tuple[str, Speed]:

@@ -13,7 +13,7 @@ from agentcompile.cli.verbs import app
 
 __all__ = ["app"]
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder; none: the newest.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder, or latest (the default).")]
 
 
 @app.command()

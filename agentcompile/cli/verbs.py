@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from agentcompile.cli.flags import Events, Flags, Json, LockFile, Quiet, RunDir, on_lock, screen_of, takes, verb
+from agentcompile.cli.flags import HELP, Events, Flags, Json, LockFile, Quiet, RunDir, on_lock, screen_of, takes, verb
 
 app = typer.Typer(
     name="agentcompile",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings=HELP,
     help="An inference compiler: specialises, validates and measures a checkpoint's regions, and locks what is faster.",
 )
 
@@ -23,13 +24,11 @@ app = typer.Typer(
 @takes(
     "model target context batch threads advisor strategy choose",
     "advisor_key advisor_calls advisor_tokens advisor_cents advisor_price advisor_context advisor_seconds",
-    "budget seconds seed out run_dir templates user_templates review",
+    "budget seconds memory seed out run_dir templates user_templates review",
 )
 def compile(
     flags: Flags,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with --run-dir, or the newest unfinished run.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume --run-dir, or the newest unfinished run.")] = False,
     bundle: Annotated[bool, typer.Option("--bundle", help="Write the lock's sources beside it, as one file.")] = False,
     json: Json = False,
     events: Events = "",
@@ -65,8 +64,10 @@ def inspect(
 )
 def advise(
     flags: Flags,
-    region: Annotated[str, typer.Option("--region", help="A region's name, kind or id, asked alone; none: all.")] = "",
-    run: Annotated[str, typer.Option("--run", help="A run whose trials the adviser is told of.")] = "",
+    region: Annotated[
+        str, typer.Option("--region", metavar="REGION", help="A region's name, kind or id, asked alone; none: all.")
+    ] = "",
+    run: Annotated[str, typer.Option("--run", metavar="RUN", help="A run whose trials the adviser is told of.")] = "",
     show_prompt: Annotated[bool, typer.Option("--show-prompt", help="Show what would be asked; ask nobody.")] = False,
     record: Annotated[Path | None, typer.Option("--record", metavar="DIR", help="Where exchanges are kept.")] = None,
     answered_by: Annotated[
@@ -129,18 +130,34 @@ def bundle(
 @on_lock
 def generate(
     lock: LockFile,
-    prompt: Annotated[str, typer.Option("--prompt", help="The text to continue.")],
+    prompt: Annotated[
+        list[str] | None, typer.Option("--prompt", metavar="TEXT", help="Prompt (repeatable); - reads it from stdin.")
+    ] = None,
+    prompt_ids: Annotated[
+        list[str] | None, typer.Option("--prompt-ids", metavar="N,…", help="Prompt as token ids (repeatable).")
+    ] = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Render each prompt in the checkpoint's chat template.")] = False,
+    *,
     flags: Flags,
-    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1)] = 64,
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0: greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option("--top-k", min=0, help="0: all.")] = 0,
-    top_p: Annotated[float, typer.Option("--top-p", min=0.0, max=1.0)] = 1.0,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", metavar="N", min=1, help="Most new tokens.")] = 64,
+    temperature: Annotated[
+        float, typer.Option("--temperature", metavar="T", min=0.0, help="Sampling temperature (0 = greedy).")
+    ] = 0.0,
+    top_k: Annotated[
+        int, typer.Option("--top-k", metavar="K", min=0, help="Sample from the k likeliest tokens (0 = all).")
+    ] = 0,
+    top_p: Annotated[
+        float,
+        typer.Option(
+            "--top-p", metavar="P", min=0.0, max=1.0, help="Sample from the likeliest tokens of this total probability."
+        ),
+    ] = 1.0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Random seed of sampling.")] = 0,
     stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="A text at which generation stops; repeatable.")
+        list[str] | None, typer.Option("--stop", metavar="TEXT", help="Text at which generation stops (repeatable).")
     ] = None,
     beside_eager: Annotated[
-        bool, typer.Option("--beside-eager", help="Time PyTorch eager on the same prompt.")
+        bool, typer.Option("--beside-eager", help="Time PyTorch eager on the same prompt, too.")
     ] = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -150,7 +167,6 @@ def generate(
     from agentcompile.cli.flow import Request
 
     request = Request(
-        prompt=prompt,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -158,7 +174,9 @@ def generate(
         seed=seed,
         stop=tuple(stop or ()),
     )
-    return running.generate(flags, lock, request, beside_eager=beside_eager, screen=screen_of(json, "", quiet))
+    prompts = running.prompts_of(prompt or (), prompt_ids or (), chat=chat)
+    screen = screen_of(json, "", quiet)
+    return running.generate(flags, lock, prompts, request, beside_eager=beside_eager, screen=screen)
 
 
 @app.command()
@@ -193,10 +211,12 @@ def explain(
 @app.command()
 @verb
 def export(
-    format: Annotated[str, typer.Option("--format", metavar="t4|flashinfer", help="Who is to read it.")],
+    format: Annotated[str, typer.Option("--format", metavar="t4|flashinfer", help="Output format.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder; for T4 of one region, FILE.json.")],
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder; none: the newest.")] = "",
-    model: Annotated[str | None, typer.Option("--model", help="Where the run's checkpoint lies now.")] = None,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder, or latest (the default).")] = "",
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="DIR", help="Checkpoint directory, when it has moved.")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Write a run's trials as Kernel Tuner's T4 results or as a FlashInfer-Bench trace set."""

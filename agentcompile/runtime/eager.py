@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,9 @@ def load(path: Path, dtype: torch.dtype | None = None) -> Any:
     return model.eval()
 
 
-def pieces(path: Path, prompt: str, max_new_tokens: int, sampling: Sampling) -> Iterator[tuple[str, int]]:
+def pieces(
+    path: Path, prompt: str | Sequence[int], max_new_tokens: int, sampling: Sampling
+) -> Iterator[tuple[str, int]]:
     """Yield text and its number of tokens as eager `generate` makes them, from the checkpoint at `path`.
 
     Raises:
@@ -57,7 +59,7 @@ def pieces(path: Path, prompt: str, max_new_tokens: int, sampling: Sampling) -> 
     if not sampling.greedy:
         settings |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
     torch.manual_seed(sampling.seed)
-    ids = torch.tensor([tokenizer.encode(prompt)])
+    ids = torch.tensor([tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)])
     made: queue.SimpleQueue[int | BaseException | None] = queue.SimpleQueue()
     threading.Thread(target=_run, args=(model, ids, settings, made), daemon=True).start()
     stream = TextStream(tokenizer)

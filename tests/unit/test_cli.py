@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from runs import TARGET, WHOLE
+from typer.testing import CliRunner
 
 from agentcompile.cli import compiling, looking, running
 from agentcompile.cli import main as cli
@@ -22,7 +24,7 @@ from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import DriftFound, Emit, RunFailed, StageStarted
 from agentcompile.ir.trial import Trial
-from agentcompile.options import Options
+from agentcompile.options import SETTINGS, Options
 from agentcompile.runs import session
 
 
@@ -197,12 +199,14 @@ def pieces(count: int) -> Iterator[Piece]:
 def test_generate_streams_the_prompt_and_its_continuation_beside_eager() -> None:
     screen, out, err = paper()
     functions = {
-        "generate": lambda lock, options, request, emit: pieces(3),
-        "eager": lambda lock, options, request: pieces(3),
+        "generate": lambda lock, options, emit: lambda prompt, request: pieces(3),
+        "eager": lambda lock, options, prompt, request: pieces(3),
     }
-    request = Request(prompt="go")
-    assert running.generate({}, Path("x"), request, beside_eager=True, screen=screen, flow=flow(**functions)) == 0
-    assert out.getvalue() == "go 0 1 2\n"
+    asked = running.prompts_of(["go", "on"], (), chat=False)
+    assert (
+        running.generate({}, Path("x"), asked, Request(), beside_eager=True, screen=screen, flow=flow(**functions)) == 0
+    )
+    assert out.getvalue() == "go 0 1 2\non 0 1 2\n"
     assert "3 tokens" in err.getvalue()
     assert "PyTorch eager" in err.getvalue()
 
@@ -213,9 +217,26 @@ def test_the_rate_counts_what_came_after_the_first_piece() -> None:
     assert running.Speed(tokens=1, rest=0, first_s=1.0, rest_s=0.0).tokens_per_s == 0.0
 
 
-def test_an_empty_prompt_is_refused() -> None:
-    with pytest.raises(AgentCompileError, match="--prompt"):
-        running.generate({}, Path("x"), Request(prompt=""), beside_eager=False, screen=paper()[0], flow=flow())
+@pytest.mark.parametrize(
+    ("texts", "ids", "chat", "told"),
+    [
+        ([""], [], False, "--prompt: is empty"),
+        ([], [], False, "no prompt was given"),
+        ([], ["1,x"], False, "--prompt-ids: '1,x' is no list of ids"),
+        ([], [""], False, "--prompt-ids: '' is no list of ids"),
+        (["hello"], ["1"], True, "--chat and --prompt-ids"),
+    ],
+)
+def test_a_prompt_that_is_none_is_refused(texts: list[str], ids: list[str], chat: bool, told: str) -> None:
+    with pytest.raises(AgentCompileError, match=re.escape(told)):
+        running.prompts_of(texts, ids, chat=chat)
+
+
+def test_prompts_are_texts_then_ids_and_a_dash_is_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))
+    found = running.prompts_of(["one", "-"], ["1, 2,3"], chat=False)
+    assert [one.text or one.ids for one in found] == ["one", "from a pipe\n", (1, 2, 3)]
+    assert all(one.chat for one in running.prompts_of(["hi"], (), chat=True))
 
 
 def test_verify_takes_a_prompt_a_line(tmp_path: Path) -> None:
@@ -258,6 +279,28 @@ def test_runs_are_listed_with_how_they_ended(home: Path) -> None:
     screen, out, _ = paper()
     assert looking.runs_status({}, "29990101-killed", screen=screen) == 0
     assert "interrupted, capture, 0 trials" in out.getvalue()
+
+
+def test_a_run_is_deleted_when_it_is_confirmed_and_nobody_works_on_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [session.RunDirectory.create(home / "runs" / f"2999010{at}-m", {}) for at in range(3)]
+    screen, out, _ = paper("json")
+    with pytest.raises(AgentCompileError, match="nothing was deleted") as refused:
+        looking.runs_remove({}, ["29990100-m"], sure=False, screen=screen)
+    assert "--yes" in refused.value.hint
+    with session.Journal(runs[0]), pytest.raises(AgentCompileError, match=f"process {os.getpid()} works on this run"):
+        looking.runs_remove({}, ["29990101-m", "29990100-m"], sure=True, screen=screen)
+    with pytest.raises(AgentCompileError, match="holds no run"):
+        looking.runs_remove({}, [str(home)], sure=True, screen=screen)
+    assert all(run.path.is_dir() for run in runs), "one that may not go keeps all"
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    assert looking.runs_remove({}, ["latest"], sure=False, screen=paper()[0], ask=lambda _: "n") == 0
+    assert runs[2].path.is_dir()
+    assert looking.runs_remove({}, ["latest"], sure=False, screen=paper()[0], ask=lambda _: "y") == 0
+    assert looking.runs_remove({}, ["29990100-m"], sure=True, screen=screen) == 0
+    assert json.loads(out.getvalue())["deleted"] == [str(runs[0].path)]
+    assert [run.path.is_dir() for run in runs] == [False, True, False]
 
 
 def test_config_show_says_where_each_value_comes_from() -> None:
@@ -382,3 +425,30 @@ def test_compile_writes_the_bundle_beside_the_lock_when_it_is_asked_for(home: Pa
     assert "3 kernels" in err.getvalue()
     compiling.compile(flags, resume=False, screen=paper()[0], flow=flow(bundle=bundles))
     assert len(asked) == 1
+
+
+VERBS = (
+    "", "compile", "inspect", "advise", "replay", "bundle", "generate", "verify", "explain", "export", "doctor", "decide",
+    "refine", "refine show", "refine prune", "refine promote", "refine stop", "runs", "runs list", "runs status",
+    "runs pack", "runs unpack", "runs attach", "runs view", "runs stop", "cache ls", "cache prune", "config show",
+)  # fmt: skip
+
+
+def shown(verb: str, columns: int) -> str:
+    found = CliRunner().invoke(cli.app, [*verb.split(), "-h"], env={"COLUMNS": str(columns)})
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def test_every_setting_of_a_compile_is_a_flag_of_it_by_its_name() -> None:
+    elsewhere = {"model", "compiler", "home"}  # an argument; places of this machine, set in a file or a variable
+    flags = {f"--{setting.name.replace('_', '-')}" for setting in SETTINGS if setting.name not in elsewhere}
+    text = shown("compile", 200)
+    assert {flag for flag in flags if not re.search(rf"{flag}\b(?!-)", text)} == set()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_line_of_a_help_text_is_wider_than_a_terminal_and_no_option_names_a_python_type(verb: str) -> None:
+    text = shown(verb, 80)
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert re.findall(r"--\S+ <(?:str|int|float|list|path)[^>]*>", text) == []
