@@ -190,7 +190,7 @@ EDIT = commanded("edit", _edited)
 UNDO = commanded("undo", _sent(lambda *_: commands.Undo()))
 APPROVE_SAFE = commanded("approve-safe", _sent(lambda *_: commands.ApproveSafe()))
 REJECT_REST = commanded("reject-rest", _sent(lambda *_: commands.RejectRest()))
-PAUSE = replace(commanded("pause", _paused, "run", "; then go on, also where it had stopped"), why_not=_not_paused)
+PAUSE = replace(commanded("pause", _paused, "run", "; then resume, also where it had stopped"), why_not=_not_paused)
 CANCEL = commanded(
     "cancel", _sent(lambda scene, region, _: commands.Cancel(candidate=_under_way(scene, region))), "run"
 )

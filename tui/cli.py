@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--ascii", action="store_true", help="no glyphs beyond ASCII; the default where the locale is not UTF-8"
     )
-    made.add_argument("--run-dir", metavar="DIR", help="where a new run's events lie")
+    made.add_argument("--run-dir", metavar="DIR", help="run directory of a new run")
     for setting in SETTINGS:
         if setting.name in _FLAGS:
             more = {"action": "append"} if setting.kind == "paths" else {}

@@ -33,7 +33,12 @@ def acts(screens: Screens) -> tuple[Act, ...]:
         Act("palette", (":", "ctrl+p"), "every action by name", _over(lambda scene, view: Palette()), group="app"),
         Act("help", ("?",), "this page", _over(lambda scene, view: _help(scene, view, screens)), group="app"),
         Act(
-            "detach", ("q",), "leave; the compiler goes on, nothing is lost", called("leave"), group="app", word="quit"
+            "detach",
+            ("q",),
+            "leave; the compiler keeps running, nothing is lost",
+            called("leave"),
+            group="app",
+            word="quit",
         ),
     )
     found: dict[str, Act] = {}
@@ -83,7 +88,7 @@ def _offer(act: Act, scene: Scene, view: View, screens: Screens) -> Offer:
     screen = shown(screens, view)
     own = here(act, screen, screens)
     why = own.why_not(scene, view, screen) if own is not None else f"only in {elsewhere(act, screens)}"
-    return (replace(act, word="go on") if act.name == "pause" and scene.life != "live" else act), why
+    return (replace(act, word="resume") if act.name == "pause" and scene.life != "live" else act), why
 
 
 def footer(scene: Scene, view: View, screens: Screens) -> list[tuple[str, str, bool]]:

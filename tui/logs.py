@@ -87,7 +87,7 @@ def said(event: e.Event) -> tuple[str, Span] | None:
         case e.GraphCaptured():
             return "capture", (_captured(event), "")
         case e.RegionFound():
-            text = f"{event.name}: {event.sites} sites, {event.share:.1%}, floor {duration(event.floor_ns)}"
+            text = f"{event.name}: {event.sites} occurrences, {event.share:.1%}, roofline {duration(event.floor_ns)}"
             return "region", (text, "dim")
         case e.BoundaryFound():
             return "boundary", (f"{event.op} ({event.reason}): {event.detail}", "warn")
@@ -132,7 +132,7 @@ def said(event: e.Event) -> tuple[str, Span] | None:
             )
             return "decided", (words, "accent")
         case e.Undone():
-            return "decided", ("the last decision was taken back", "accent")
+            return "decided", ("the last decision was undone", "accent")
         case e.CandidateAsked():
             name = event.point.label if event.point is not None else event.candidate[:12]
             return "asked", (f"{event.what} {name}", "accent")

@@ -20,9 +20,9 @@ from .trials import Placed, Same, ordered, placed, short, times, tone, trials_of
 COLUMNS = (
     Column(head="state", width=11),
     Column(head="region", width=24, grow=3),
-    Column(head="sites", width=5, right=True, drop=3),
+    Column(head="count", width=5, right=True, drop=3),
     Column(head="share", width=6, right=True, drop=1),
-    Column(head="floor", width=7, right=True, drop=2),
+    Column(head="roofline", width=8, right=True, drop=2),
     Column(head="pytorch", width=7, right=True, drop=4),
     Column(head="best", width=7, right=True),
     Column(head="ratio", width=6, right=True),
@@ -88,7 +88,7 @@ def _entry(row: RegionProgress, plan: Placed) -> Entry:
 
 def _runs(row: RegionProgress, plan: Placed) -> Span:
     if plan and row.region not in plan:
-        return "others cover it", "dim"
+        return "in others", "dim"
     match plan.get(row.region, row.choice):
         case Kernel(candidate=candidate):
             return short(candidate.label), ""
@@ -125,19 +125,19 @@ def _cost(row: RegionProgress, plan: Placed) -> list[tuple[str, str | Span]]:
     word, style = state_of(row, plan)
     facts: list[tuple[str, str | Span]] = [
         ("state", (word, style)),
-        ("sites", f"{row.sites}, {row.share:.1%} of the step"),
-        ("floor", f"{duration(row.floor_ns)} a site, by the roofline"),
+        ("count", f"{row.sites}, {row.share:.1%} of the step"),
+        ("roofline", f"{duration(row.floor_ns)} an occurrence"),
         ("work", f"{amount(row.flops, 'FLOP')}, {amount(row.bytes)}, {row.flops / max(row.bytes, 1):.2f} FLOP/B"),
     ]
     if row.best:
         m = row.best.measurement
-        over = f", {m.median_ns / row.floor_ns:.2f}× its floor" if row.floor_ns else ""
+        over = f", {m.median_ns / row.floor_ns:.2f}× its roofline" if row.floor_ns else ""
         facts.append(("best", f"{duration(m.median_ns)}{over}"))
         facts.append(("ratio", (f"{times(m.speedup)} {m.baseline}, {duration(m.baseline_ns)}", tone(m.speedup))))
         facts.append(("reached", f"{amount(m.bytes_per_s, 'B/s')} from {m.residency}"))
     match plan.get(row.region, row.choice):
         case _ if plan and row.region not in plan:
-            facts.append(("runs", "nowhere: other regions of the plan cover its operators"))
+            facts.append(("runs", "nowhere: other regions of the plan contain its operators"))
         case Kernel(candidate=candidate, decided_by=by):
             facts.append(("runs", f"{candidate.label} ({by})"))
         case Fallback(reason=reason):

@@ -123,7 +123,11 @@ def detail(scene: Scene, view: View, region: str, width: int, ink: Ink) -> list[
     change = next((change for change in changes(scene.state) if change.row.region == region), None)
     if change is None:
         return [line(("Nothing to decide yet", "dim"))]
-    lines = [line((change.row.name, "title")), line((f"{change.sites} of {change.row.sites} sites", "dim")), line()]
+    lines = [
+        line((change.row.name, "title")),
+        line((f"{change.sites} of {change.row.sites} occurrences", "dim")),
+        line(),
+    ]
     match change.choice:
         case Kernel(candidate=candidate, decided_by=by, reason=reason):
             facts: list[tuple[str, str | Span]] = [("from", "PyTorch, as captured"), ("to", candidate.label)]

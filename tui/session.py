@@ -203,7 +203,7 @@ class Session:
         return Outcome(
             text="The lock is written by the compiler: it proves the plan once more."
             if what == "write"
-            else "The compiler goes on where it stopped."
+            else "The compiler resumes where it stopped."
         )
 
     def _replay(self, what: str) -> Outcome:

@@ -153,7 +153,7 @@ def warning_of(trial: Trial) -> str:
     if m is None:
         return ""
     if isinstance(trial.verdict, Impossible):
-        return "too fast: below its floor, so the clock must be wrong; r times it again"
+        return "too fast: below its roofline, so the clock must be wrong; r times it again"
     if m.dropped > LOST_ROUNDS * (m.rounds + m.dropped):
         return f"contended: {m.dropped} rounds dropped for other work on the machine; close it, then r times it again"
     if m.half_width > WIDE_INTERVAL and m.comparison == "INCONCLUSIVE":
@@ -175,7 +175,7 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
     if row is None:
         return [line(("No region yet", "dim")), line()]
     known = latest(state, region)
-    title = ink.fit(f"{row.name}  {row.sites} sites  {row.share:.1%} of the step", width)
+    title = ink.fit(f"{row.name}  {row.sites} occurrences  {row.share:.1%} of the step", width)
     text = f"ratio to {arm(state, region, view.baseline).name}"
     own = measured(known[candidate]) if candidate in known else None
     if own is not None and len(own.times_ns) >= FEW_TIMES:
@@ -248,7 +248,7 @@ def _times(m: Measurement, row: RegionProgress, width: int, ink: Ink) -> list[Li
         facts.append(("in order", spark(m.times_ns, width - 12, ink)))
     if row.floor_ns and m.median_ns:
         share = row.floor_ns / m.median_ns
-        facts.append(("of floor", f"{meter(share, 16, ink)} {share:.0%}"))
+        facts.append(("of roofline", f"{meter(share, 16, ink)} {share:.0%}"))
     return [line(), line(("Times", "head")), *pairs(facts, ink, width, 12)]
 
 

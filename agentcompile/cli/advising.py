@@ -105,7 +105,7 @@ def said(row: RegionProgress, advice: Advice, screen: Screen) -> None:
         at_best = "" if hopes is None else f"; at best {hopes:g} us a launch"
         screen.text(f"  limited by {advice.diagnosis.limit}: {advice.diagnosis.evidence}{at_best}")
     claims = [(one.topic, one.text, one.standing, one.because, one.rationale) for one in advice.claims]
-    screen.table(Table(heads=("topic", "claim", "standing", "because", "said why"), rows=claims))
+    screen.table(Table(heads=("topic", "claim", "status", "because", "rationale"), rows=claims))
     for label, (_, why) in list(zip(row.head, advice.rationales, strict=False))[:_SHOWN]:
         screen.text(f"  first {label}: {why}")
     if advice.sequence_counts.total:

@@ -154,7 +154,7 @@ def _read(directory: session.RunDirectory) -> Run:
     if target is None or not tried:
         what = "; ".join(left_out) or "it has none yet"
         text = f"{directory.path}: no trials to export: {what}"
-        raise AgentCompileError(text, hint=f"go on with: agentcompile compile --resume --run-dir {directory.path}")
+        raise AgentCompileError(text, hint=f"resume with: agentcompile compile --resume --run-dir {directory.path}")
     options = stored_options(directory)
     return Run(path=directory.path, options=options, state=state, target=target, tried=tried, left_out=left_out)
 

@@ -24,6 +24,8 @@ from agentcompile.refine.provenance import Provenance, provenance_of
 from agentcompile.runs import progress, session
 from agentcompile.runs.tables import Table, amount, duration, state_json
 
+_BY_USER = {"approve": "approved by user", "reject": "rejected by user", "override": "overridden by user"}
+
 LATEST = "latest"
 """The name of the newest run."""
 
@@ -43,7 +45,9 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         raise AgentCompileError(f"{run.path}: no region is called {region!r}", hint=f"its regions: {known}")
     for row in found:
         trials = sorted((t for t in state.trials if t.candidate.region == row.region), key=_fastest_first)
-        screen.text(f"{row.name}: {row.sites} sites, {row.share:.1%} of the step, floor {duration(row.floor_ns)}")
+        screen.text(
+            f"{row.name}: {row.sites} occurrences, {row.share:.1%} of the step, roofline {duration(row.floor_ns)}"
+        )
         screen.text(_why(row))
         if isinstance(row.choice, Kernel) and (author := _author(row.choice.candidate, folders)) is not None:
             screen.text(author.text)
@@ -59,7 +63,7 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
             if row.region in missed.regions:
                 screen.text(f"no advice: {missed.reason}")
         if (decision := state.decisions.get(row.region)) is not None:
-            screen.text(f"a person said {decision.word}{f': {decision.reason}' if decision.reason else ''}")
+            screen.text(f"{_BY_USER[decision.word]}{f': {decision.reason}' if decision.reason else ''}")
         heads = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
         screen.table(Table(heads=heads, rows=[_trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
     ids = {row.region for row in found}

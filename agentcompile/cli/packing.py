@@ -43,7 +43,7 @@ def runs_unpack(flags: Mapping[str, object], file: Path, *, screen: Screen, flow
     for warning in warnings:
         screen.say(f"warning: {warning}")
     if state.status != "finished":
-        screen.text(f"go on with: agentcompile compile --resume --run-dir {run.path}")
+        screen.text(f"resume with: agentcompile compile --resume --run-dir {run.path}")
     screen.json(
         {
             "run": str(run.path),
@@ -75,10 +75,10 @@ def _moved(packed: Options, asked: Options, flags: Mapping[str, object]) -> Opti
 
 def _warnings(options: Options, target: Target | None, flow: Flow) -> Iterator[str]:
     if not options.model.startswith(PRESET) and not Path(options.model).is_dir():
-        yield f"{options.model}: the checkpoint is not here; to go on with the run, unpack it with --model"
+        yield f"{options.model}: the checkpoint is not here; to resume the run, unpack it with --model"
     for folder in options.templates:
         if not Path(folder).is_dir():
-            yield f"{folder}: these templates are not here; to go on with the run, unpack it with --templates"
+            yield f"{folder}: these templates are not here; to resume the run, unpack it with --templates"
     if target is None:
         return
     try:

@@ -21,7 +21,7 @@ def to_decide(state: State, screen: Screen) -> None:
     if not found:
         screen.text("nothing to decide on yet: no region has a kernel chosen")
         return
-    heads = ("", "region", "runs", "id", "ratio", "±", "standing", "why")
+    heads = ("", "region", "runs", "id", "ratio", "±", "status", "why")
     rows = [row for item in found for row in _rows(item)]
     screen.table(Table(heads=heads, rows=rows, right=(4, 5)))
     for plan in state.final:

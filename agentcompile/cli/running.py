@@ -117,7 +117,7 @@ def prompts_of(texts: Sequence[str], ids: Sequence[str], *, chat: bool) -> tuple
         raise AgentCompileError("--chat and --prompt-ids: ids are taken as they are", hint="give --prompt instead")
     found = [InputPrompt(text=sys.stdin.read() if text == "-" else text, chat=chat) for text in texts]
     if any(not one.text for one in found):
-        raise AgentCompileError("--prompt: is empty", hint="give at least one token to go on from")
+        raise AgentCompileError("--prompt: is empty", hint="give at least one token to continue from")
     for text in ids:
         try:
             found.append(InputPrompt(ids=tuple(int(one) for one in text.split(","))))

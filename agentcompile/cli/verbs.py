@@ -49,7 +49,7 @@ def inspect(
     events: Events = "",
     quiet: Quiet = False,
 ) -> int:
-    """Show a checkpoint's regions: sites, FLOPs, bytes, floors, shares, and how many candidates each has."""
+    """Show a checkpoint's regions: occurrences, FLOPs, bytes, rooflines, shares, and how many candidates each has."""
     from agentcompile.cli import compiling
 
     return compiling.inspect(flags, screen=screen_of(json, events, quiet))

@@ -83,7 +83,7 @@ def _ended(run: session.RunDirectory, state: State, screen: Screen) -> int:
             return state.failure.exit_code
         case _:
             screen.say(
-                f"its compiler ended without a message; go on: agentcompile compile --resume --run-dir {run.path}"
+                f"its compiler ended without a message; resume it: agentcompile compile --resume --run-dir {run.path}"
             )
             return ExitCode.ENVIRONMENT
 
@@ -113,7 +113,7 @@ def stop(flags: Mapping[str, object], name: str, *, screen: Screen, patience_s: 
             )
     hint = f"agentcompile compile --resume --run-dir {run.path}"
     screen.text(f"{run.path}: {said}")
-    screen.say(f"go on with: {hint}")
+    screen.say(f"resume with: {hint}")
     screen.json({"run": str(run.path), "stopped": True, "resume": hint})
     return 0
 

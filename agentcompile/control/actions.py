@@ -175,7 +175,7 @@ def _replay(scene: Scene) -> str:
 ACTIONS: tuple[Action, ...] = (
     Action("pause", "space", "Pause", "hold the session before its next candidate",
            "agentcompile decide RUN --pause", _pause),
-    Action("resume", "space", "Go on", "go on after a pause",
+    Action("resume", "space", "Resume", "resume after a pause",
            "agentcompile decide RUN --continue", _resume),
     Action("cancel", "x", "Cancel", "give up a candidate that has no verdict yet",
            "agentcompile decide RUN --cancel CANDIDATE", _cancel),
@@ -200,7 +200,7 @@ ACTIONS: tuple[Action, ...] = (
            "agentcompile compile --resume --run-dir RUN", _write),
     Action("replay", "R", "Replay", "rebuild and validate the lock as the headless runner does",
            "agentcompile replay LOCK", _replay),
-    Action("stop", "Q", "Stop run", "end the compiler; the run goes on later with compile --resume",
+    Action("stop", "Q", "Stop run", "end the compiler; compile --resume resumes the run",
            "agentcompile runs stop RUN", _works),
 )  # fmt: skip
 """Every action, in the order in which help shows them."""

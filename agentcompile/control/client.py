@@ -28,7 +28,7 @@ class NoCompilerError(AgentCompileError):
         super().__init__(
             f"{run}: no compiler works on this run",
             exit_code=ExitCode.ENVIRONMENT,
-            hint=f"go on with it: agentcompile compile --resume --run-dir {run}",
+            hint=f"resume it: agentcompile compile --resume --run-dir {run}",
         )
 
 

@@ -69,7 +69,7 @@ def answer(state: State, command: Command, *, live: bool, legal: Legal | None = 
         case Undo():
             _allowed("undo", Scene(state=state, live=live))
             names = ", ".join(_name(state, decision.region) for decision in state.decided[-1].rulings)
-            return (Undone(),), f"taken back: {names}"
+            return (Undone(),), f"undone: {names}"
         case ApproveSafe():
             _allowed("approve-safe", Scene(state=state, live=live))
             safe = [item for item in open_items(state) if item.safe]
@@ -96,9 +96,9 @@ def _steer(state: State, command: Pause | Resume | Stop, live: bool) -> tuple[tu
         case Pause():
             return (Steered(what="pause"),), "paused before the next candidate; nothing is lost"
         case Resume():
-            return (Steered(what="resume"),), "the session goes on"
+            return (Steered(what="resume"),), "resumed"
         case Stop():
-            return (Steered(what="stop"),), "stopping; nothing is lost, compile --resume goes on"
+            return (Steered(what="stop"),), "stopping; nothing is lost, compile --resume resumes it"
     assert_never(command)
 
 
@@ -119,7 +119,7 @@ def _ask(
             raise RefusedError(f"{point.label} was evaluated already: rerun it to evaluate it again.")
     what: Literal["rerun", "edit"] = command.kind
     asked = CandidateAsked(what=what, region=point.region, candidate=point.id, point=point)
-    when = "at the next safe point" if live else "when the run goes on"
+    when = "at the next safe point" if live else "when the run is resumed"
     return (asked,), f"{point.label} is evaluated {when}"
 
 

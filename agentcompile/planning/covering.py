@@ -116,7 +116,7 @@ def cover(
         for part in {part.region: part for parts in found.decode for part in parts}.values():
             if part.region in rankings and rankings[part.region].is_near(part.choice):
                 emit(ChoiceMade(region=part.region, choice=part.choice))
-        say(f"{len(found.decode[0])} regions cover the step, estimated at {found.decode_ns / 1e6:.3f} ms")
+        say(f"{len(found.decode[0])} regions make up the step, estimated at {found.decode_ns / 1e6:.3f} ms")
     return found
 
 

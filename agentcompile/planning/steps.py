@@ -88,7 +88,7 @@ def untimed_steps(prepared: PreparedModel, planned: Planned, emit: Emit) -> tupl
         plans = tuple(Plan(regime=cut.partition.regime, parts=parts, exact=planned.exact) for cut, parts in covers)
         for one in plans:
             emit(PlanAdmitted(plan=one, layouts=planned.layouts))
-        say("rule of choice does not time steps: plans are as covered")
+        say("skipped step timing: this rule of choice does not time steps")
     return plans
 
 

@@ -64,7 +64,7 @@ class Pins:
         """
         sites = len(choice.at) or len(region.sites)
         if (choice.name, choice.sites) != (region.name, sites) or max(choice.at, default=0) >= len(region.sites):
-            text = f"{choice.name} at {choice.sites} sites is {region.name} at {sites} of {len(region.sites)}"
+            text = f"{choice.name} at {choice.sites} occurrences is {region.name} at {sites} of {len(region.sites)}"
             raise self._refused(text, _AGAIN)
         if choice.use == "fallback":
             by: Literal["fallback", "human"] = "human" if choice.decided_by == "human" else "fallback"

@@ -43,19 +43,19 @@ def amount(count: float, unit: str = "B") -> str:
 
 def regions(state: State) -> Table:
     """Return every region with what is known about it, largest share first; a dash where nothing is known."""
-    heads = ("region", "sites", "share", "floor", "pytorch", "best", "ratio", "choice")
+    heads = ("region", "count", "share", "roofline", "pytorch", "best", "ratio", "choice")
     return Table(heads=heads, rows=[_region(row) for row in _largest_first(state)], right=(1, 2, 3, 4, 5, 6))
 
 
 def summary(state: State) -> Table:
     """Return every region with its cost at the roofline, and how many candidates it has."""
-    heads = ("region", "sites", "FLOP", "bytes", "FLOP/B", "floor", "share", "templates", "candidates")
+    heads = ("region", "count", "FLOP", "bytes", "FLOP/B", "roofline", "share", "templates", "candidates")
     return Table(heads=heads, rows=[_cost(row) for row in _largest_first(state)], right=(1, 2, 3, 4, 5, 6, 7, 8))
 
 
 def plan(state: State, plan: Plan) -> Table:
     """Return a plan's regions with what was chosen and measured for each, largest share first."""
-    heads = ("region", "sites", "share", "floor", "pytorch", "chosen", "ratio", "choice")
+    heads = ("region", "count", "share", "roofline", "pytorch", "chosen", "ratio", "choice")
     known = [(row, part) for part in plan.parts if (row := state.row(part.region)) is not None]
     known.sort(key=lambda pair: (-_share(*pair), pair[0].name))
     return Table(heads=heads, rows=[_part(state, row, part) for row, part in known], right=(1, 2, 3, 4, 5, 6))

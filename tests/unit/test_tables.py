@@ -20,9 +20,9 @@ def only(table: Table) -> dict[str, str]:
 def test_the_region_table_says_what_was_chosen_and_by_how_much() -> None:
     assert only(tables.regions(fold(WHOLE))) == {
         "region": "linear@aaaaaa",
-        "sites": "7",
+        "count": "7",
         "share": "60.0%",
-        "floor": "500 ns",
+        "roofline": "500 ns",
         "pytorch": "1.65 µs",
         "best": "1 µs",
         "ratio": "1.65×",
@@ -51,7 +51,7 @@ def test_a_plan_shows_the_sites_it_covers_and_the_confirmed_number() -> None:
     some = replace(PLAN, parts=(Part(region=REGION, choice=KERNEL, sites=(0, 1)),))
     state = fold([*WHOLE, PlanAdmitted(plan=some)])
     row = only(tables.plan(state, state.plans[0]))
-    assert (row["sites"], row["share"], row["chosen"], row["ratio"]) == ("2", "17.1%", "1 µs", "1.65×")
+    assert (row["count"], row["share"], row["chosen"], row["ratio"]) == ("2", "17.1%", "1 µs", "1.65×")
 
 
 def test_a_plan_is_one_line_with_its_interval() -> None:
