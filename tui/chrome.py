@@ -15,7 +15,7 @@ from .screen import Screens, ScreenSpec
 FLOW: tuple[FlowStage, ...] = (
     "capture", "probe", "partition", "space", "advise", "search", "choose", "cover", "admit", "lock",
 )  # fmt: skip
-_SHORT = {"partition": "cut", "advise": "advice"}
+_SHORT = {"partition": "cut", "advise": "advice", "cover": "plan", "admit": "step"}
 _LIVES: dict[str, Span] = {
     "live": ("● running", "accent"),
     "paused": ("‖ paused", "warn"),
