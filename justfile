@@ -56,6 +56,10 @@ contracts: setup
 architecture: setup
     "{{ bin }}/python" docs/drawing.py
 
+# Write docs/reference.md anew, from the code.
+reference: setup
+    "{{ bin }}/python" docs/reference.py
+
 # Tests on a CUDA device, with the Python that has its PyTorch.
 gpu *ARGS:
     "{{ python }}" -m pytest -m gpu {{ ARGS }}

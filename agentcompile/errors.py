@@ -18,6 +18,19 @@ class ExitCode(IntEnum):
     UNDECIDED = 7
 
 
+MEANINGS = {
+    ExitCode.OK: "ok",
+    ExitCode.INTERNAL: "a fault of agentcompile; the run directory of a compilation holds a report",
+    ExitCode.USAGE: "usage, settings, an unreadable lock, checkpoint or template, a prompt longer than the cache",
+    ExitCode.DRIFT: "drift: the lock does not fit this machine, model or its own hash",
+    ExitCode.CORRECTNESS: "correctness",
+    ExitCode.PERFORMANCE: "performance gate",
+    ExitCode.ENVIRONMENT: "environment: no compiler, disk full, busy, out of memory",
+    ExitCode.UNDECIDED: "undecided",
+}
+"""What each exit code means, for people."""
+
+
 class AgentCompileError(Exception):
     """An error that the user can fix; the command line catches it once and shows it without a traceback.
 

@@ -1,0 +1,12 @@
+"""docs/reference.md is what docs/reference.py makes of the code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_the_reference_is_made_from_the_code(repository: Path) -> None:
+    made = subprocess.run([sys.executable, "docs/reference.py", "--check"], cwd=repository, check=False, timeout=300)
+    assert made.returncode == 0, "run `just reference`"
