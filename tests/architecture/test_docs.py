@@ -49,3 +49,23 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
 def test_every_page_is_linked_from_the_readme() -> None:
     links = {(ROOT / link).resolve() for link in LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))}
     assert set((ROOT / "docs").glob("*.md")) <= links
+
+
+COMMANDS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("concepts", "how-to", "settings", "using"))]
+RECIPES = {
+    "arms", "card", "fail-on-difference", "fail-on-slower", "kind", "peer", "seeds", "show", "space", "strategies", "suite",
+}  # fmt: skip
+"""The flags of recipes and of `ablate` that these pages name; the reference has those of the other verbs."""
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=lambda path: path.name)
+def test_every_flag_that_a_page_names_exists(path: Path) -> None:
+    known = set(re.findall(r"--([a-z][a-z-]*)", (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")))
+    named = set(re.findall(r"(?<![\w-])--([a-z][a-z-]*[a-z])", path.read_text(encoding="utf-8")))
+    assert named - known - RECIPES == set()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_that_a_page_names_exists(path: Path) -> None:
+    named = re.findall(r"`((?:agentcompile|bench|templates|tests|tui)/[\w./-]+)`", path.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).exists()] == []
