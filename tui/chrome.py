@@ -58,7 +58,13 @@ def title(scene: Scene, width: int, ink: Ink) -> Line:
         facts[1:] = [*facts[1:-1], pace_line(state.pace)] if done else facts[1:]
     elif scene.elapsed_s:
         facts.append(duration(scene.elapsed_s * 1e9) if scene.elapsed_s < 60 else _minutes(scene.elapsed_s))
-    word, style = life_of(scene)
+    return headline(facts, life_of(scene), width, ink)
+
+
+def headline(facts: Sequence[str], life: Span, width: int, ink: Ink) -> Line:
+    """Return the product, as many facts as fit, and at the right the condition of what is shown."""
+    facts = [*facts]
+    word, style = life
     right = f"{word} "
     left = " agentcompile  "
     room = max(width - ink.width(left) - ink.width(right) - 1, 0)

@@ -27,6 +27,7 @@ def acts(screens: Screens) -> tuple[Act, ...]:
     """Return every action once, by group: those that lead to a screen, the screens' own, and those of all screens."""
     modes = [_leads(number, screen) for number, screen in enumerate(screens, 1)]
     own = [act for screen in screens for act in screen.keys]
+    instead = {act.name: act for act in own}
     app = (
         Act("copy", ("c",), "the command that does the same headlessly, to the clipboard", called("copy")),
         Act("theme", ("t",), "dark, light, the terminal's own colours, high contrast", called("theme")),
@@ -38,7 +39,7 @@ def acts(screens: Screens) -> tuple[Act, ...]:
     )
     found: dict[str, Act] = {}
     for act in (*modes, *MOVES, PAUSE, *own, *app, STOP):
-        found.setdefault(act.name, act)
+        found.setdefault(act.name, instead.get(act.name, act))
     return tuple(sorted(found.values(), key=lambda act: list(GROUPS).index(act.group)))
 
 

@@ -22,7 +22,7 @@ from agentcompile.runs.recorded_searches import RecordedSearches
 from . import asks, compiler, source
 from .feed import Feed
 from .locking import lock_facts
-from .scene import Call, Effect, Page, Replay, Scene, Send, View
+from .scene import Call, Effect, Page, Replay, Scene, Send, Steer, View
 from .screen import Screens, shown
 from .screens import SCREENS
 from .update import press
@@ -157,8 +157,18 @@ class Session:
                     return Outcome(text=reply.text, ok=reply.ok)
                 case Call():
                     return self._call(effect)
+                case Steer():
+                    return self.steer(effect)
         except AgentCompileError as error:
             return Outcome(text=f"{error.message}{'; ' + error.hint if error.hint else ''}", ok=False)
+
+    def steer(self, steer: Steer) -> Outcome:
+        """Do something with a session of `refine`.
+
+        Raises:
+            AssertionError: this is a run of `compile`.
+        """
+        raise AssertionError(f"{steer.what}: this is no session of `refine`")
 
     def _call(self, call: Call) -> Outcome:
         match call.what:
