@@ -118,7 +118,7 @@ def _step(step: RoleStep, width: int, ink: Ink) -> list[Line]:
     """Return who answered, and what that one said."""
     lines = [line(), line((f"{step.role} ", "head"), (f"{clean(step.model, 200)}  ", ""), (_asked(step), "dim"))]
     for text in (step.instruction, step.notes):
-        lines += _said(text, width, ink)
+        lines += _said(text, width, ink, "a shows all")
     return lines
 
 
@@ -126,25 +126,25 @@ def _asked(step: RoleStep) -> str:
     return f"{step.usage.tokens} tokens, exchange {step.exchange[:8] or 'not kept'}"
 
 
-def _said(text: str, width: int, ink: Ink) -> list[Line]:
+def _said(text: str, width: int, ink: Ink, more: str) -> list[Line]:
     if not text.strip():
         return []
     lines = [line(f"  {piece}") for piece in ink.wrap(text, width - 2)]
-    return lines if len(lines) <= _SAID_LINES else [*lines[: _SAID_LINES - 1], line(("  … a shows all", "dim"))]
+    return lines if len(lines) <= _SAID_LINES else [*lines[: _SAID_LINES - 1], line((f"  … {more}", "dim"))]
 
 
 def _feedback(node: Node, width: int, ink: Ink) -> list[Line]:
-    told = json.loads(node.feedback)
+    told, more = json.loads(node.feedback), f"the rest is in kernels/{node.id}/feedback.json"
     if not isinstance(told, dict):
-        return [line(("nothing", "dim"))] if told is None else _said(_text(told), width, ink)
+        return [line(("nothing", "dim"))] if told is None else _said(_text(told), width, ink, more)
     lines: list[Line] = []
     for name, value in told.items():
         label, text = name.replace("_", " "), _text(value)
         if ink.width(label) < _LABEL and "\n" not in text.strip():
             own = pairs([(label, text[:READ])], ink, width, _LABEL)
         else:
-            own = [line((label, "dim")), *_said(text.strip(), width, ink)]
-        lines += own if len(own) <= _SAID_LINES else [*own[:_SAID_LINES], line(("  …", "dim"))]
+            own = [line((label, "dim")), *_said(text.strip(), width, ink, more)]
+        lines += own if len(own) <= _SAID_LINES + 1 else [*own[:_SAID_LINES], line((f"  … {more}", "dim"))]
     return lines
 
 
@@ -225,13 +225,14 @@ def _read(text: str) -> list[str]:
     return [*lines[:READ_LINES], f"… cut: the whole text has {len(text):,} characters"] if cut else lines
 
 
-def answers_page(refined: Refined, node: Node) -> Page:
-    """Return all that the models said on the way to a node, beside its texts, as a page."""
+def answers_page(answered: Node | Refused) -> Page:
+    """Return all that the models said in an attempt, beside its texts, as a page."""
     lines: list[str] = []
-    for step in node.log:
+    for step in answered.log:
         lines += [f"{step.role} {clean(step.model, 200)}, {_asked(step)}", ""]
         lines += [text for said in (step.instruction, step.notes) if said.strip() for text in (*_read(said), "")]
-    return Page(title=f"answers on the way to node {node.id}", kind="text", lines=tuple(lines))
+    made = f"node {answered.id}" if isinstance(answered, Node) else "the refused answer"
+    return Page(title=f"answers on the way to {made}", kind="text", lines=tuple(lines))
 
 
 def kernel_page(refined: Refined, node: Node) -> Page:

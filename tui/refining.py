@@ -47,6 +47,8 @@ _LED = 3
 """Nodes of the leaderboard above the tree."""
 _BAR = 10
 _SPARK = 24
+_OPENING = chrome.FLOW[:5]
+"""The stages before the first attempt."""
 HEADLESS = "agentcompile refine show RUN"
 
 
@@ -152,7 +154,7 @@ def top(scene: Scene, width: int, ink: Ink) -> list[Line]:
     facts = [model, f"{subject.region} in {subject.language}" if subject is not None else refined.asked.region]
     if scene.state.target is not None:
         facts.append(f"{scene.state.target.kind} {scene.state.target.arch}")
-    second = _answers(refined, width, ink) if refined.nodes else chrome.stages(scene.state, width, ink)
+    second = _answers(refined, width, ink) if refined.nodes else chrome.stages(scene.state, width, ink, _OPENING)
     return [chrome.headline(facts, life_of(scene), width, ink), second]
 
 
@@ -188,9 +190,10 @@ def news(scene: Scene) -> Span:
     if scene.life in steers.WORKS:
         return _asked(refined) if refined.waiting else _under_way(scene)
     if state.failure is not None and state.status == "failed":
-        hint = "" if state.failure.hint.endswith(refined.goes_on) else f"; go on with: {refined.goes_on}"
-        told = f"{state.failure.message}{'; ' + state.failure.hint if state.failure.hint else ''}{hint}"
-        return told, "warn" if state.failure.exit_code >= 128 else "bad"
+        said = f"{state.failure.message}{'; ' + state.failure.hint if state.failure.hint else ''}"
+        if refined.nodes and refined.goes_on not in said:
+            said += f"; go on with: {refined.goes_on}"
+        return said, "warn" if state.failure.exit_code >= 128 else "bad"
     if state.finished is None or state.status != "finished":
         why = f": {scene.ending.rstrip('.')}" if scene.ending else ""
         return f"Interrupted{why}. Go on with: {refined.goes_on}", "warn"
@@ -252,7 +255,7 @@ def _progress(refined: Refined, width: int, ink: Ink) -> Line:
         text += f", {refused} refused"
     spans: list[Span] = [(meter(done / max(most, 1), _BAR, ink), "accent"), (text, "")]
     if not done:
-        return line(*spans, ("   it waits for its first attempt", "dim"))
+        return line(*spans, ("   no attempt is finished yet", "dim"))
     if fastest is None:
         return line(*spans, ("   no kernel passed every gate yet", "dim"))
     ratio = views.faster(fastest, opened.incumbent_ns)
@@ -336,7 +339,7 @@ SCREEN = ScreenSpec(
     news=news,
     keys=steers.ALL,
     foot=("open", "pause", "finish", "prune", "promote", "diff", "source"),
-    empty="No attempt yet: the region is opened first.",
+    empty="No attempt yet.",
     lists="candidates",
     side=58,
     headless=HEADLESS,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from agentcompile.agents import views
+from agentcompile.agents.journal import Refused
 from agentcompile.agents.tree import ROOT, Node
 from agentcompile.ir.trial import Measured
 from agentcompile.runs.tables import duration
@@ -140,6 +141,21 @@ def _opens(page: Callable[[Refined, Node], Page]) -> Does:
     return does
 
 
+def _attempt(scene: Scene, view: View, screen: ScreenSpec) -> Node | Refused | None:
+    found = selected(scene, view, screen) or nodes.refused_of(known(scene), _key(scene, view, screen))
+    return found if found is not None and found.log else None
+
+
+def _answered(scene: Scene, view: View, screen: ScreenSpec) -> Step:
+    attempt = _attempt(scene, view, screen)
+    assert attempt is not None, "it is refused otherwise"
+    return Step(view=replace(view, overlay=nodes.answers_page(attempt)))
+
+
+def _no_answer(scene: Scene, view: View, screen: ScreenSpec) -> str:
+    return "" if _attempt(scene, view, screen) is not None else "No model said anything on the way to this."
+
+
 def _act(name: str, key: str, help: str, does: Does, why_not: WhyNot, word: str = "") -> Act:
     return Act(name, (key,), help, does, why_not, "run", word)
 
@@ -159,9 +175,7 @@ STOP = Act(
     "app",
     "stop now",
 )
-ANSWERS = Act(
-    "answers", ("a",), "what the models answered on the way to the node", _opens(nodes.answers_page), _kernel_missing
-)
+ANSWERS = Act("answers", ("a",), "what the models said in the attempt", _answered, _no_answer)
 SOURCE = Act("source", ("v",), "the node's kernel and manifest", _opens(nodes.kernel_page), _kernel_missing)
 DIFF = Act("diff", ("D",), "the node's changes to its parent", _opens(nodes.changes_page), _kernel_missing)
 ALL = (PAUSE, PRUNE, PROMOTE, FINISH, SOURCE, DIFF, ANSWERS, STOP)
