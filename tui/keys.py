@@ -84,7 +84,7 @@ def _offer(act: Act, scene: Scene, view: View, screens: Screens) -> Offer:
     screen = shown(screens, view)
     own = here(act, screen, screens)
     why = own.why_not(scene, view, screen) if own is not None else f"only in {elsewhere(act, screens)}"
-    return (replace(act, word="go on") if act.name == "pause" and scene.life != "live" else act), why
+    return (replace(act, word="go on") if act.name == "pause" and scene.held else act), why
 
 
 def footer(scene: Scene, view: View, screens: Screens) -> list[tuple[str, str, bool]]:

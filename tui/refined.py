@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from agentcompile.agents.arms import models_of, replayed
 from agentcompile.agents.folder import ASKED, JOURNAL, SETTINGS, Asked, Command, SessionFolder, Subject
 from agentcompile.agents.journal import Entry, JournalFollower, nodes_of
 from agentcompile.agents.sessions import resume_command
-from agentcompile.agents.teams import models_of, replayed
 from agentcompile.agents.tree import Node
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import CodecError, decode

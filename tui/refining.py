@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from agentcompile.agents import views
 from agentcompile.agents.journal import Opened, Refused, attempts_of, spent_of
-from agentcompile.agents.steering import STOPPED
+from agentcompile.agents.sessions import STOPPED
 from agentcompile.agents.tree import ROOT, Node, best, dead, leaderboard
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.trial import reason

@@ -90,6 +90,12 @@ class Scene:
     refined: Refined | None = None
     """The session of `refine` that it is, where it is one."""
 
+    @property
+    def held(self) -> bool:
+        """Whether it is held, or will be as soon as what was asked is read, so that the next thing is to go on."""
+        asked = [one.what for one in self.refined.waiting if one.what in ("pause", "resume")] if self.refined else []
+        return asked[-1] == "pause" if asked else self.life != "live"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:

@@ -77,14 +77,8 @@ def _no_stop(scene: Scene, view: View, screen: ScreenSpec) -> str:
     return "It ends after its attempt already." if any(one.what == "stop" for one in known(scene).waiting) else ""
 
 
-def held(scene: Scene) -> bool:
-    """Return whether a session is paused, or will be before its next attempt."""
-    asked = [one.what for one in known(scene).waiting if one.what in ("pause", "resume")]
-    return asked[-1] == "pause" if asked else scene.life == "paused"
-
-
 def _held(scene: Scene, view: View, screen: ScreenSpec) -> Step:
-    return Step(view=view, effects=(Steer(what="resume" if held(scene) else "pause"),))
+    return Step(view=view, effects=(Steer(what="resume" if scene.held else "pause"),))
 
 
 def _steers(what: Steering) -> Does:

@@ -20,6 +20,8 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.options import Options
 from agentcompile.runs import session
 
+STOPPED = "a person stopped it"
+"""How a session ends that was asked to stop."""
 _PATIENCE_S = 20.0
 """Seconds that a process may take to end after a signal."""
 _LOOK_S = 0.05

@@ -65,14 +65,20 @@ def admitted(id: int, parent: int, ns: float) -> Node:
 
 
 TREE: tuple[Entry, ...] = (
-    OPENED, made(1, 0), admitted(2, 1, 600.0), Refused(node=2, reason="code: line 1, outside every span", log=(step("plan"),)),
+    OPENED, made(1, 0), admitted(2, 1, 600.0),
+    Refused(node=2, reason="code: line 1, outside every span", log=(step("plan", "go on"), step("code"))),
     made(3, 2, 950.0, admissible=False), admitted(4, 2, 450.0), replace(made(5, 3, 950.0), repeats=3), made(6, 4),
 )  # fmt: skip
 """A tree with a failure, a refused answer, a kernel that is too slow, a repeat, and two that are admissible."""
 
 
 def folder(
-    path: Path, entries: Sequence[Entry] = TREE, events: Sequence[Event] = (STARTED,), **asked: object
+    path: Path,
+    entries: Sequence[Entry] = TREE,
+    events: Sequence[Event] = (STARTED,),
+    *,
+    subject: Subject = SUBJECT,
+    **asked: object,
 ) -> SessionFolder:
     """A session on disk whose process is gone; without entries its region was not opened yet."""
     settings: dict[str, object] = {"region": "rmsnorm", "attempts": 12, **asked}
@@ -84,7 +90,7 @@ def folder(
         for event in events:
             journal.append(event)
     if entries:
-        made.introduce(SUBJECT, CONTRACT)
+        made.introduce(subject, CONTRACT)
         append(made, *entries)
     return made
 
@@ -122,7 +128,7 @@ def pressed(found: RefineSession, *keys: str) -> str:
         for effect in found.key(key, key if len(key) == 1 else ""):
             outcome = found.act(effect)
             found.view = replace(found.view, message=outcome.text)
-    read(found)
+        read(found)
     return text(found)
 
 
