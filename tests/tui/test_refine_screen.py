@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
+import io
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agentcompile.tui.app import CompilerApp
-from agentcompile.tui.cli import headless
-from agentcompile.tui.finding import meaning, start_of
 from agentcompile.tui.frame import frame
 from agentcompile.tui.ink import Ink
 from agentcompile.tui.keys import acts, bound, here, offers
 from agentcompile.tui.nodes import READ
-from agentcompile.tui.opening import opened as opened_by
 from agentcompile.tui.refine_session import RefineSession
-from agentcompile.tui.scene import Dialog, Page, Steer, View
+from agentcompile.tui.scene import Page, Steer, View
 from agentcompile.tui.screens import REFINE_SCREENS, SCREENS
-from agentcompile.tui.start import command as start_command
 from agentcompile.tui.update import press
 from refine_folders import (
     FAILED,
@@ -44,17 +39,15 @@ from refine_folders import (
     text,
 )
 from rich.cells import cell_len
-from test_app import driven, settled, shown
 from test_screens import held
-from textual.pilot import Pilot
 
-from agentcompile.agents.folder import JOURNAL, Command, SessionFolder
+from agentcompile.agents.folder import JOURNAL, SessionFolder
 from agentcompile.agents.journal import Entry, Pruned, Refused
 from agentcompile.agents.sessions import STOPPED as BY_A_PERSON
-from agentcompile.errors import AgentCompileError
+from agentcompile.cli import main as cli
 from agentcompile.events import RunFinished, Steered
 from agentcompile.ir.attempt import Written
-from agentcompile.options import Options, resolve
+from agentcompile.options import resolve
 from agentcompile.runs import session
 from tests.unit.refined import CONTRACT
 
@@ -276,15 +269,25 @@ def test_a_promotion_that_is_refused_says_why(here_in: Path) -> None:
 def test_the_verb_itself_writes_the_template(here_in: Path) -> None:
     from tests.cpu.written import written
 
+    def here_and_now(arguments: Sequence[str]) -> tuple[int, str, str]:
+        out, err = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(err):
+            code = cli.main(arguments)
+        return code, out.getvalue(), err.getvalue()
+
     one = folder(
         here_in, (OPENED, replace(admitted(1, 0, 500.0), written=written())), FINISHED,
         subject=replace(SUBJECT, kind="linear"),
     )  # fmt: skip
-    known = opened(one)
-    done = said(known, "j", "P", "ctrl+u", *"by-hand", "enter")
+    done = said(opened(one, here_and_now), "j", "P", "ctrl+u", *"by-hand", "enter")
     (template,) = resolve().options.written.glob("linear/*")
     assert template.name == "by-hand"
     assert done == f"Node 1 is the template {template}; `agentcompile compile` searches it."
+
+
+def test_a_verb_runs_in_a_process_of_its_own(here_in: Path) -> None:
+    outcome = opened(folder(here_in)).act(Steer(what="promote", node=99, name="-x"))
+    assert (outcome.ok, outcome.text) == (False, "error: there is no node 99; hint: nodes: 0 to 6")
 
 
 HOLDS = """
@@ -354,61 +357,3 @@ def test_the_command_that_shows_the_same_names_the_node(here_in: Path) -> None:
     assert known.command() == "agentcompile refine show run"
     pressed(known, "3")
     assert known.command() == "agentcompile refine show run"
-
-
-def test_sessions_are_found_named_and_opened_beside_runs(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    path = folder(home / "runs" / "20260101-session", TREE, FINISHED).path
-    (home / "runs" / "20260102-broken").mkdir()
-    (home / "runs" / "20260102-broken" / "session.json").write_text("{}")
-    options = Options(home=str(home))
-    page = start_of(options, tmp_path)
-    found = {one.name: (one.kind, one.about) for one in page.found if one.kind == "refine"}
-    assert found["20260101-session"] == ("refine", "finished, rmsnorm of sample")
-    assert "version" in found["20260102-broken"][1]
-    assert start_command(replace(page, chosen=str(path))) == f"agentcompile refine show {path}"
-    assert meaning("20260101-session", options.runs) == meaning(str(path), options.runs) == ("refine", path)
-    assert headless(str(path), {}) == f"agentcompile refine show {path}"
-    assert isinstance(opened_by("refine", path, options, {}), RefineSession)
-    with pytest.raises(AgentCompileError, match="not shown again"):
-        opened_by("refine", path, options, {}, speed=2.0)
-    with pytest.raises(AgentCompileError, match="reads 1"):
-        opened_by("refine", home / "runs" / "20260102-broken", options, {})
-
-
-def test_the_app_opens_a_session_follows_it_asks_and_prunes(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    one = folder(home / "runs" / "20260101-session", TREE[:3])
-    options = Options(home=str(home))
-    page = replace(start_of(options, tmp_path), chosen=str(one.path))
-    app = CompilerApp(
-        session=None, start=page, open=lambda page: opened_by("refine", Path(page.chosen), options, {}), ink=Ink()
-    )
-
-    async def until(pilot: Pilot[int], words: str) -> None:
-        end = time.monotonic() + 60
-        while words not in shown(app):
-            assert time.monotonic() < end, shown(app)
-            await asyncio.sleep(0.02)
-            await pilot.pause()
-
-    async def walk(pilot: Pilot[int], app: CompilerApp) -> None:
-        await pilot.press("enter")
-        await until(pilot, "2 of 12 attempts")
-        append(one, *TREE[3:5])
-        await until(pilot, "4 of 12 attempts, 1 refused")
-        await pilot.press("j", "x")
-        await settled(pilot)
-        assert isinstance(app.session, RefineSession)
-        assert isinstance(app.session.view.overlay, Dialog)
-        assert "Close the branch of node 1" in shown(app)
-        await pilot.press("enter")
-        await until(pilot, "Node 1 is closed.")
-        await until(pilot, "⊘ pruned")
-        await pilot.press("q")
-
-    driven(app, walk)
-    assert app.return_value == 0
-    assert one.entries()[-1] == Pruned(node=1)
-    assert one.waiting() == ()
-    assert Command(what="prune", node=1) not in one.take()
