@@ -7,6 +7,7 @@ from pathlib import Path
 from agentcompile.control.desk import deliver
 from agentcompile.errors import AgentCompileError
 from agentcompile.options import Options, resolve
+from agentcompile.refine.provenance import authors
 from agentcompile.runs.recorded_searches import RecordedSearches
 from agentcompile.runs.session import RunDirectory, new_name
 
@@ -37,9 +38,17 @@ def opened(
         case "lock":
             return Session(None, name=path.name, lock=path, deliver=deliver, store=options.store)
         case "run":
-            RunDirectory.open(path)
-            feed = Feed(path, speed=speed)
-            return Session(feed, name=path.name, deliver=deliver, store=options.store, recorded=recorded)
+            told = RunDirectory.open(path).options()
+            named = told.get("templates") if isinstance(told, dict) else None
+            folders = [Path(str(one)) for one in named] if isinstance(named, list) else []
+            return Session(
+                Feed(path, speed=speed),
+                name=path.name,
+                deliver=deliver,
+                store=options.store,
+                recorded=recorded,
+                authors=authors([*folders, options.written]),
+            )
         case "refine":
             if speed:
                 hint = "leave --speed out: its whole tree is shown"
@@ -62,4 +71,5 @@ def _begun(model: str, options: Options, flags: Flags, recorded: RecordedSearche
         deliver=deliver,
         store=asked.store,
         recorded=recorded,
+        authors=authors([*map(Path, asked.templates), asked.written]),
     )

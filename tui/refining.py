@@ -167,7 +167,9 @@ def life_of(scene: Scene) -> Span:
     failure = scene.state.failure
     if failure is not None and scene.state.status == "failed":
         return ("‖ stopped", "warn") if failure.exit_code >= 128 else ("✗ failed", "bad")
-    return ("✓ finished", "good") if scene.state.status == "finished" else ("‖ interrupted", "warn")
+    if scene.state.finished is None or scene.state.status != "finished":
+        return "‖ interrupted", "warn"
+    return ("‖ stopped", "warn") if scene.state.finished.detail == STOPPED else ("✓ finished", "good")
 
 
 def _answers(refined: Refined, width: int, ink: Ink) -> Line:
@@ -214,7 +216,21 @@ def _asked(refined: Refined) -> Span:
 def _under_way(scene: Scene) -> Span:
     if scene.life == "paused":
         return "Paused before the next attempt: space lets it go on.", "warn"
-    return (f"▲ {scene.state.warnings[-1]}", "warn") if scene.state.warnings else ("", "")
+    return (f"▲ {scene.state.warnings[-1]}", "warn") if scene.state.warnings else _last(known(scene))
+
+
+def _last(refined: Refined) -> Span:
+    """Return what became of the last attempt; nothing before there is one."""
+    opened, last = refined.entries[:1], next((one for one in reversed(refined.entries) if one.kind != "pruned"), None)
+    match last:
+        case Refused():
+            return f"The last attempt, from node {last.node}, was refused: {last.reason}", "dim"
+        case Node() if opened and isinstance(opened[0], Opened):
+            word, _ = nodes.state_of(last)
+            time = f", {duration(last.ns)}, {views.faster(last, opened[0].incumbent_ns)}" if last.sound else ""
+            return f"The last attempt made node {last.id} from node {last.parent}: {word}{time}.", "dim"
+        case _:
+            return ("The first attempt is under way.", "dim") if refined.nodes else ("", "")
 
 
 def spent(scene: Scene) -> Usage:

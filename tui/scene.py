@@ -87,6 +87,8 @@ class Scene:
     """Why the run cannot be read any further."""
     recorded: RecordedSearches | None = None
     """Searches of a study, to draw behind the search of a region."""
+    authors: Mapping[str, str] = field(default_factory=dict)
+    """Who wrote a template that models wrote, by its digest."""
     refined: Refined | None = None
     """The session of `refine` that it is, where it is one."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -58,13 +58,20 @@ class Session:
         deliver: Deliver,
         store: Path,
         recorded: RecordedSearches | None = None,
+        authors: Mapping[str, str] | None = None,
         screens: Screens = SCREENS,
     ) -> None:
         self.feed = feed
         self.screens = screens
         self.view = View(mode="lock" if feed is None else screens[0].name)
         self.process = process
-        self.scene = Scene(run=name, path=str(feed.path) if feed else "", lock_path=str(lock or ""), recorded=recorded)
+        self.scene = Scene(
+            run=name,
+            path=str(feed.path) if feed else "",
+            lock_path=str(lock or ""),
+            authors=authors or {},
+            recorded=recorded,
+        )
         self._deliver = deliver
         self._store = store
         self._runner: compiler.LockRunner | None = None

@@ -139,7 +139,11 @@ def test_a_text_that_is_too_long_says_that_it_is_cut(attacked: RefineSession) ->
         ((), FAILED, ("✗ failed", "no region is called that; regions: mul, add")),
         (TREE, FINISHED, ("✓ finished", "Node 4 is admissible: P makes it a")),
         (TREE[:2], FINISHED, ("✓ finished", "No kernel is surely faster than the incumbent.")),
-        (TREE, (*FINISHED[:1], RunFinished(detail=BY_A_PERSON)), ("A person stopped it. Go on with: agentcompile",)),
+        (
+            TREE,
+            (*FINISHED[:1], RunFinished(detail=BY_A_PERSON)),
+            ("‖ stopped", "A person stopped it. Go on with: agentcompile"),
+        ),
     ],
     ids=["unopened", "opened", "no-kernel", "interrupted", "signalled", "failed", "finished", "in-vain", "stopped"],
 )
@@ -160,6 +164,11 @@ def test_a_session_that_a_process_works_on_says_what_it_does(here_in: Path) -> N
         one.introduce(SUBJECT, CONTRACT)
         append(one, OPENED)
         assert "● running" in text(opened(one, unused))
+        assert "The first attempt is under way." in text(opened(one, unused))
+        append(one, *TREE[1:3])
+        assert "The last attempt made node 2 from node 1: ● admissible, 600 ns, 1.50×." in text(opened(one, unused))
+        append(one, TREE[3])
+        assert "The last attempt, from node 2, was refused: code: line 1" in text(opened(one, unused))
         journal.append(Steered(what="pause"))
         assert "Paused before the next attempt: space lets it go on." in text(opened(one, unused))
 
