@@ -119,6 +119,13 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> RefineSession:
     return opened(folder(path, hostile(), region=HOSTILE, answered_by=HOSTILE), unused)
 
 
+def test_what_was_changed_is_coloured_and_marked(here_in: Path) -> None:
+    known = opened(folder(here_in), unused, 140, 45)
+    pressed(known, "j", "j")
+    drawn = {span for line in frame(known.scene, known.view, Ink(), known.screens) for span in line.spans}
+    assert {("-    // 1", "removed"), ("+    // 2", "added")} <= drawn
+
+
 def test_a_text_that_is_too_long_says_that_it_is_cut(attacked: RefineSession) -> None:
     known = attacked
     known.view = View(mode="refine")
