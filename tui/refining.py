@@ -15,23 +15,23 @@ from agentcompile.runs.searches import Curve
 from agentcompile.runs.tables import duration
 
 from . import branches, chrome, logs, nodes, steers
-from .grid import Column, Entry
+from .grid import GAP, Column, Entry, fitted
 from .ink import BLANK, Ink, Line, Span, Style, line, meter, spark
 from .plotting import plot
 from .refined import Refined
 from .scene import Scene, View
-from .screen import ScreenSpec
+from .screen import ScreenSpec, table_width
 from .steers import known
 from .trials import Same, tone
 
 COLUMNS = (
-    Column(head="node", width=8, grow=1),
+    Column(head="node", width=10, grow=1),
     Column(head="state", width=14),
     Column(head="time", width=7, right=True),
     Column(head="ratio", width=6, right=True),
     Column(head="floor", width=7, right=True, drop=1),
     Column(head="who", width=9, drop=3),
-    Column(head="what was found", width=14, grow=3, drop=2),
+    Column(head="found", width=12, grow=2, drop=2),
 )
 _STANDINGS = (
     Column(head="node", width=10),
@@ -47,6 +47,8 @@ _LED = 3
 """Nodes of the leaderboard above the tree."""
 _BAR = 10
 _SPARK = 24
+_SIDE = 58
+"""Columns of the detail, in which a difference must be readable."""
 _OPENING = chrome.FLOW[:5]
 """The stages before the first attempt."""
 HEADLESS = "agentcompile refine show RUN"
@@ -54,11 +56,12 @@ HEADLESS = "agentcompile refine show RUN"
 
 def entries(scene: Scene, view: View) -> list[Entry]:
     """Return the tree as rows: every node and every refused answer below the node that it was made from."""
-    return list(_entries(Same(known(scene))))
+    cells = dict(fitted(COLUMNS, table_width(view, _SIDE) - GAP))[0]
+    return list(_entries(Same(known(scene)), cells))
 
 
 @functools.lru_cache(maxsize=4)
-def _entries(same: Same[Refined]) -> list[Entry]:
+def _entries(same: Same[Refined], cells: int) -> list[Entry]:
     refined = same.value
     if not refined.nodes:
         return []
@@ -76,19 +79,26 @@ def _entries(same: Same[Refined]) -> list[Entry]:
     for branch in branches.fitted(children, {}, path, 0):
         refused, node = nodes.refused_of(refined, branch.id), nodes.node_of(refined, branch.id)
         if refused is not None:
-            rows.append(_refused(branch.id, branch.lines, refused))
+            rows.append(_refused(branch.id, _placed(branch.lines, "-", cells), refused))
         elif node is not None:
-            rows.append(_row(branch.lines, node, node.id in closed, opened, on_path=branch.id in path))
+            place = _placed(branch.lines, branch.id, cells)
+            rows.append(_row(place, node, node.id in closed, opened, on_path=branch.id in path))
     return rows
 
 
-def _row(lines: str, node: Node, closed: bool, opened: Opened, *, on_path: bool) -> Entry:
+def _placed(lines: str, name: str, cells: int) -> str:
+    """Return a row's place in the tree in so many cells; where it is deep, the lines nearest to its name stay."""
+    text = lines + name
+    return text if len(text) <= cells else f"…{text[1 - cells :]}"
+
+
+def _row(place: str, node: Node, closed: bool, opened: Opened, *, on_path: bool) -> Entry:
     state, found = nodes.state_of(node), _found(node, closed)
     times, ratio = (duration(node.ns), views.faster(node, opened.incumbent_ns)) if node.sound else ("-", "-")
     who = "+".join(step.role for step in node.log) or "-"
     style: Style = "accent" if on_path else "dim" if closed else ""
     cells: tuple[Span, ...] = (
-        (f"{lines}{node.id}", style), state, (times, ""), (ratio, _tone(node, opened)),
+        (place, style), state, (times, ""), (ratio, _tone(node, opened)),
         (views.over(node.ns, opened.floor_ns) if node.sound else "-", "dim"), (who, "dim"), found,
     )  # fmt: skip
     order = (float(node.id), state[0], node.ns, node.ns, node.ns, who, found[0])
@@ -112,10 +122,10 @@ def _found(node: Node, closed: bool) -> Span:
     return node.instruction, "dim"
 
 
-def _refused(key: str, lines: str, refused: Refused) -> Entry:
+def _refused(key: str, place: str, refused: Refused) -> Entry:
     who = "+".join(step.role for step in refused.log) or "-"
     cells: tuple[Span, ...] = (
-        (f"{lines}-", "dim"), ("✗ refused", "bad"), ("-", "dim"), ("-", "dim"), ("-", "dim"), (who, "dim"),
+        (place, "dim"), ("✗ refused", "bad"), ("-", "dim"), ("-", "dim"), ("-", "dim"), (who, "dim"),
         (refused.reason, "dim"),
     )  # fmt: skip
     return Entry(key=key, cells=cells, order=("-", "✗ refused", "-", "-", "-", who, refused.reason))
@@ -245,7 +255,8 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
     if not refined.nodes:
         return []
     lines = [_bar_line(refined, width, ink), _progress(refined, width, ink)]
-    lines.append(line((f"{'recorded' if refined.replayed else 'asked'}: {views.cost(spent(scene))}", "dim")))
+    open_one = ", an open question as booked" if scene.life == "live" and not refined.replayed else ""
+    lines.append(line((f"{'recorded' if refined.replayed else 'asked'}: {views.cost(spent(scene))}{open_one}", "dim")))
     if view.height < _TALL:
         return lines
     return [*lines, *_plotted(refined, width, ink), *_led(refined, width, ink), BLANK]
@@ -357,7 +368,7 @@ SCREEN = ScreenSpec(
     foot=("open", "pause", "finish", "prune", "promote", "diff", "source"),
     empty="No attempt yet.",
     lists="candidates",
-    side=58,
+    side=_SIDE,
     headless=HEADLESS,
 )
 LEADERBOARD = ScreenSpec(
@@ -374,7 +385,7 @@ LEADERBOARD = ScreenSpec(
     foot=("open", "pause", "finish", "prune", "promote", "diff", "source"),
     empty="No kernel passed every gate yet.",
     lists="candidates",
-    side=58,
+    side=_SIDE,
     headless=HEADLESS,
 )
 LOG = replace(logs.SCREEN, top=top, news=news, keys=steers.ALL, headless=HEADLESS)

@@ -119,6 +119,17 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> RefineSession:
     return opened(folder(path, hostile(), region=HOSTILE, answered_by=HOSTILE), unused)
 
 
+@pytest.mark.parametrize("size", [(60, 16), (80, 24), (140, 45)], ids=lambda size: f"{size[0]}x{size[1]}")
+def test_a_deep_tree_keeps_the_number_of_every_node(here_in: Path, size: tuple[int, int]) -> None:
+    chain = [made(id, id - 1, 900.0 - id) for id in range(1, 40)]
+    known = opened(folder(here_in, (OPENED, *chain, Refused(node=39, reason="why", log=()))), unused, *size)
+    rows = REFINE_SCREENS[0].entries(known.scene, known.view)
+    assert [one.key for one in rows] == [*map(str, range(40)), "r40"]
+    drawn = pressed(known, "G")
+    assert "┗━39 " in drawn
+    assert "└─- " in drawn
+
+
 def test_what_was_changed_is_coloured_and_marked(here_in: Path) -> None:
     known = opened(folder(here_in), unused, 140, 45)
     pressed(known, "j", "j")
