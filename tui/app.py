@@ -20,10 +20,10 @@ from textual.screen import Screen
 
 from . import start as start_page
 from .canvas import Canvas
-from .editing import typed
+from .editing import pasted, typed
 from .frame import frame
 from .ink import Ink
-from .scene import Ask, Effect, View
+from .scene import Effect, View
 from .session import Outcome, Session
 from .start import Start
 from .themes import ANSI, PALETTES, textual_themes
@@ -150,8 +150,8 @@ class CompilerApp(App[int], inherit_bindings=False):
         self.draw()
 
     def _pasted(self, text: str) -> None:
-        if self.session is not None and isinstance(self.session.view.overlay, Ask):
-            self.session.view = replace(self.session.view, overlay=typed(self.session.view.overlay, text))
+        if self.session is not None:
+            self.session.view = replace(self.session.view, overlay=pasted(self.session.view.overlay, text))
         elif self.start is not None and self.start.ask is not None:
             self.start = replace(self.start, ask=typed(self.start.ask, text))
         self.draw()

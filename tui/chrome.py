@@ -58,7 +58,13 @@ def title(scene: Scene, width: int, ink: Ink) -> Line:
         facts[1:] = [*facts[1:-1], pace_line(state.pace)] if done else facts[1:]
     elif scene.elapsed_s:
         facts.append(duration(scene.elapsed_s * 1e9) if scene.elapsed_s < 60 else _minutes(scene.elapsed_s))
-    word, style = life_of(scene)
+    return headline(facts, life_of(scene), width, ink)
+
+
+def headline(facts: Sequence[str], life: Span, width: int, ink: Ink) -> Line:
+    """Return the product, as many facts as fit, and at the right the condition of what is shown."""
+    facts = [*facts]
+    word, style = life
     right = f"{word} "
     left = " agentcompile  "
     room = max(width - ink.width(left) - ink.width(right) - 1, 0)
@@ -75,19 +81,19 @@ def _minutes(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
-def stages(state: State, width: int, ink: Ink) -> Line:
+def stages(state: State, width: int, ink: Ink, flow: Sequence[str] = FLOW) -> Line:
     """Return the stages, done, under way and ahead; where they do not fit without their seconds, then without names."""
     spans: list[Span] = []
     for rich in (3, 2, 1, 0):
-        spans = _stage_spans(state, rich)
+        spans = _stage_spans(state, rich, flow)
         if 1 + sum(ink.width(text) for text, _ in spans) <= width:
             break
     return line(" ", *spans)
 
 
-def _stage_spans(state: State, rich: int) -> list[Span]:
+def _stage_spans(state: State, rich: int, flow: Sequence[str]) -> list[Span]:
     known: dict[str, StageRow] = {row.stage: row for row in state.stages}
-    flow: Sequence[str] = FLOW if any(stage in known for stage in FLOW) or not known else tuple(known)
+    flow = flow if any(stage in known for stage in flow) or not known else tuple(known)
     spans: list[Span] = []
     style: Style
     reached = max((at for at, stage in enumerate(flow) if stage in known), default=-1)

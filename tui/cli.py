@@ -109,6 +109,8 @@ def headless(what: str, flags: Flags) -> str:
     path = Path(what)
     if what and (path / "options.json").exists():
         return shlex.join(["agentcompile", "runs", "status", what])
+    if what and (path / "session.json").exists():
+        return shlex.join(["agentcompile", "refine", "show", what])
     if what and path.is_file():
         return shlex.join(["agentcompile", "replay", what])
     return shlex.join(["agentcompile", "compile", what or "MODEL", *given])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from agentcompile.events import clean
 
-from .scene import Ask
+from .scene import Ask, Dialog, Overlay
 
 LONGEST = 500
 """Characters of an answer."""
@@ -41,6 +41,17 @@ def edited(ask: Ask, key: str, character: str) -> Ask:
             return replace(ask, text=start + text[at:], at=len(start))
         case _:
             return typed(ask, character)
+
+
+def pasted(overlay: Overlay | None, characters: str) -> Overlay | None:
+    """Return what lies over a screen after `characters` were pasted; they are ignored where nothing is typed."""
+    match overlay:
+        case Ask() as ask:
+            return typed(ask, characters)
+        case Dialog(name=Ask() as name) as dialog:
+            return replace(dialog, name=typed(name, characters))
+        case _:
+            return overlay
 
 
 def typed(ask: Ask, characters: str) -> Ask:

@@ -8,6 +8,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
+from agentcompile.agents.folder import SETTINGS as SETTINGS_FILE
+from agentcompile.agents.folder import SessionFolder, sessions_in
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import clean
 from agentcompile.options import SETTINGS, Options
@@ -24,11 +26,13 @@ LAST_BYTES = 16 << 10
 SKIPPED = ("node_modules", "__pycache__", "site-packages", "build", "dist")
 LOCKS = ".lock.toml"
 
-What = Literal["model", "run", "lock"]
+What = Literal["model", "run", "refine", "lock"]
 
 
 def meaning(argument: str, runs: Path) -> tuple[What, Path]:
-    """Return what `argument` names: a checkpoint, a run (by folder or by name among `runs`), or a lock.
+    """Return what `argument` names: a checkpoint, a run or a session of `refine` (by folder or by name), or a lock.
+
+    Names are looked up among `runs`.
 
     Raises:
         AgentCompileError: it names none of these (usage).
@@ -39,6 +43,8 @@ def meaning(argument: str, runs: Path) -> tuple[What, Path]:
     for folder in (path, runs / argument):
         if (folder / session.OPTIONS).exists():
             return "run", folder.absolute()
+        if (folder / SETTINGS_FILE).is_file():
+            return "refine", folder.absolute()
     if path.is_file():
         return "lock", path.absolute()
     if (path / "config.json").exists():
@@ -49,7 +55,12 @@ def meaning(argument: str, runs: Path) -> tuple[What, Path]:
 
 def start_of(options: Options, cwd: Path) -> Start:
     """Return the start page for this folder: everything found, and the settings as they stand."""
-    found = [*_models(options, cwd), *_presets(), *_runs(options.runs), *_locks(cwd)]
+    found = [
+        *_models(options, cwd),
+        *_presets(),
+        *_newest([*_runs(options.runs), *_sessions(options.runs)]),
+        *_locks(cwd),
+    ]
     values = {name: str(getattr(options, name)) for name in FIELDS}
     defaults = {setting.name: str(setting.default) for setting in SETTINGS if setting.name in FIELDS}
     defaults["out"] = str(cwd / defaults["out"])
@@ -99,6 +110,11 @@ def _about(config: Path) -> str:
     return clean(f"{names[0]}{f', {layers} layers' if isinstance(layers, int) else ''}", 80)
 
 
+def _newest(found: list[Found]) -> list[Found]:
+    """Return runs and sessions in one row, the newest first, as their names begin with the time."""
+    return sorted(found, key=lambda one: one.name, reverse=True)
+
+
 def _presets() -> list[Found]:
     names: list[str] = []
     for entry in entry_points(group="agentcompile.models"):
@@ -126,6 +142,21 @@ def _runs(runs: Path) -> list[Found]:
         word = "running" if run.alive() else _ended(path)
         about = clean(f"{word}, {model.rstrip('/').rpartition('/')[2]}", 80)
         found.append(Found(kind="run", name=path.name, argument=str(path), about=about))
+    return found
+
+
+def _sessions(runs: Path) -> list[Found]:
+    found = []
+    for path in reversed(sessions_in(runs)[-MOST:]):
+        try:
+            options, asked = SessionFolder.open(path).settings()
+        except AgentCompileError as error:
+            found.append(Found(kind="refine", name=path.name, argument=str(path), about=error.message))
+            continue
+        model = str(options.get("model", "")) if isinstance(options, dict) else ""
+        word = "running" if session.RunDirectory(path).alive() else _ended(path)
+        about = clean(f"{word}, {asked.region} of {model.rstrip('/').rpartition('/')[2]}", 80)
+        found.append(Found(kind="refine", name=path.name, argument=str(path), about=about))
     return found
 
 

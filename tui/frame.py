@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from agentcompile.runs.progress import State
 
 from . import chrome
 from .decided import changes
-from .grid import table
+from .grid import pairs, table
 from .ink import BLANK, Ink, Line, Span, beside, line, shaped
 from .keys import Offer, footer, narrowed, offers
-from .scene import LEAST, Ask, Page, Palette, Pick, Scene, View
+from .scene import LEAST, Ask, Dialog, Page, Palette, Pick, Scene, View
 from .screen import FOOT, HEAD, RULE, Screens, ScreenSpec, cursor, key_of, rows, shown, table_width, upper_height
 from .screens import SCREENS
 from .source import colours
@@ -24,17 +27,21 @@ def frame(scene: Scene, view: View, ink: Ink, screens: Screens = SCREENS) -> lis
     if width < LEAST[0] or height < LEAST[1]:
         return too_small(width, height, ink)
     alone = not scene.path and bool(scene.lock_path)
+    top = screen.top or partial(_top, scene.replay.state if alone and scene.replay else scene.state)
     head = [
-        chrome.title(scene, width, ink),
-        chrome.stages(scene.replay.state if alone and scene.replay else scene.state, width, ink),
+        *top(scene, width, ink),
         chrome.tabs(screens, screen, _note(scene, view, screen), width, ink),
         chrome.rule(width, ink),
     ]
-    said = _said(scene, view, width, ink)
+    said = _said(scene, view, screen, width, ink)
     room = height - HEAD - FOOT + 1 - len(said)
     body = _overlay(scene, view, width, room, ink, screens) or _body(scene, view, screen, width, room, ink, screens)
     foot = [*said, chrome.keys(footer(scene, view, screens), width, ink)]
     return shaped([*head, *shaped(body, width, room, ink), *foot], width, height, ink)
+
+
+def _top(state: State, scene: Scene, width: int, ink: Ink) -> list[Line]:
+    return [chrome.title(scene, width, ink), chrome.stages(state, width, ink)]
 
 
 def too_small(width: int, height: int, ink: Ink) -> list[Line]:
@@ -53,19 +60,21 @@ def _note(scene: Scene, view: View, screen: ScreenSpec) -> str:
     return " · ".join(notes)
 
 
-def _said(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
+def _said(scene: Scene, view: View, screen: ScreenSpec, width: int, ink: Ink) -> list[Line]:
     """Return what was said last, or how the run stands: one line, a few where it is long."""
     if isinstance(view.overlay, Ask):
         return [ask_line(view.overlay, width, ink)]
-    text, style = _news(scene, view)
+    text, style = _news(scene, view, screen.news)
     pieces = ink.wrap(text, width - 2)
     cut = [*pieces[: SAID - 1], ink.fit(" ".join(pieces[SAID - 1 :]), width - 2)] if len(pieces) > SAID else pieces
     return [line((f" {piece}", style)) for piece in cut]
 
 
-def _news(scene: Scene, view: View) -> Span:
+def _news(scene: Scene, view: View, news: Callable[[Scene], Span] | None) -> Span:
     if view.message:
         return view.message, view.tone
+    if news is not None:
+        return news(scene)
     if scene.fault:
         return scene.fault, "bad"
     if scene.life == "lost":
@@ -104,6 +113,8 @@ def _overlay(scene: Scene, view: View, width: int, height: int, ink: Ink, screen
             return _page(page, width, height, ink)
         case Pick() as pick:
             return _picking(pick, width, height, ink)
+        case Dialog() as dialog:
+            return _dialog(dialog, width, ink)
         case _:
             return []
 
@@ -125,6 +136,18 @@ def _picking(pick: Pick, width: int, height: int, ink: Ink) -> list[Line]:
     head = line((f" {pick.title}", "title"), ("   enter takes it, escape leaves", "dim"))
     rows: list[tuple[Span, str]] = [((f" {ink.fit(label, width - 4)}", ""), "") for _, label in pick.options]
     return _listed(head, rows, pick.cursor, height)
+
+
+def _dialog(dialog: Dialog, width: int, ink: Ink) -> list[Line]:
+    lines = [BLANK, line((f"  {dialog.title}", "title")), BLANK]
+    if dialog.name is not None:
+        folder = pairs([("folder", f"{dialog.folder}/{dialog.name.text}")], ink, width - 4)
+        lines += [Line((("  ", ""), *one.spans)) for one in folder]
+    for text, style in dialog.about:
+        lines += [line((f"  {piece}", style)) for piece in ink.wrap(text, width - 4)]
+    if dialog.name is not None:
+        lines += [BLANK, Line((("  ", ""), *ask_line(dialog.name, width - 4, ink).spans))]
+    return [*lines, BLANK, line("  ", ("enter", "key"), f" {dialog.does}   ", ("escape", "key"), " leaves it")]
 
 
 def _listed(head: Line, rows: Sequence[tuple[Span, str]], at: int, height: int) -> list[Line]:

@@ -27,6 +27,7 @@ def acts(screens: Screens) -> tuple[Act, ...]:
     """Return every action once, by group: those that lead to a screen, the screens' own, and those of all screens."""
     modes = [_leads(number, screen) for number, screen in enumerate(screens, 1)]
     own = [act for screen in screens for act in screen.keys]
+    instead = {act.name: act for act in own}
     app = (
         Act("copy", ("c",), "the command that does the same headlessly, to the clipboard", called("copy")),
         Act("theme", ("t",), "dark, light, the terminal's own colours, high contrast", called("theme")),
@@ -43,7 +44,7 @@ def acts(screens: Screens) -> tuple[Act, ...]:
     )
     found: dict[str, Act] = {}
     for act in (*modes, *MOVES, PAUSE, *own, *app, STOP):
-        found.setdefault(act.name, act)
+        found.setdefault(act.name, instead.get(act.name, act))
     return tuple(sorted(found.values(), key=lambda act: list(GROUPS).index(act.group)))
 
 
@@ -88,7 +89,7 @@ def _offer(act: Act, scene: Scene, view: View, screens: Screens) -> Offer:
     screen = shown(screens, view)
     own = here(act, screen, screens)
     why = own.why_not(scene, view, screen) if own is not None else f"only in {elsewhere(act, screens)}"
-    return (replace(act, word="resume") if act.name == "pause" and scene.life != "live" else act), why
+    return (replace(act, word="resume") if act.name == "pause" and scene.held else act), why
 
 
 def footer(scene: Scene, view: View, screens: Screens) -> list[tuple[str, str, bool]]:

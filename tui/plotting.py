@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from agentcompile.runs.searches import Curve
 
@@ -18,18 +18,28 @@ _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 Cells = dict[tuple[int, int], int]
 
 
-def plot(curve: Curve, width: int, height: int, ink: Ink, behind: Sequence[Curve] = ()) -> list[Line]:
+def plot(
+    curve: Curve,
+    width: int,
+    height: int,
+    ink: Ink,
+    behind: Sequence[Curve] = (),
+    *,
+    value: Callable[[float], str] = times,
+    counted: str = "candidate",
+) -> list[Line]:
     """Return a curve in `height` lines of at most `width` cells, and below it its axis and a mark for each failure.
 
     The lowest and the highest speed-up of all curves are the ends of the scale, but below half of the highest only this
     curve counts: what else is lower is left out, so that its rises stay visible. The curves `behind` are faint, and
-    `legend` names them. Beside a look for the first measured candidate it costs as much as the plot has cells.
+    `legend` names them. `value` writes a speed-up in `LABEL` - 1 cells, and what has one is called `counted`. Beside a
+    look for the first measured candidate it costs as much as the plot has cells.
     """
     most = max(len(one.best) for one in (curve, *behind))
     room = max(width - LABEL - 1, 4)
-    reached = [value for one in (curve, *behind) if (value := _first(one))]
+    reached = [first for one in (curve, *behind) if (first := _first(one))]
     if not reached:
-        return [line(("No candidate was measured yet.", "dim"))]
+        return [line((f"No {counted} was measured yet.", "dim"))]
     low, high = min(reached), max(one.best[-1] for one in (curve, *behind) if one.best)
     low = max(low, min(_first(curve) or low, high / 2))
     own = _cells(curve, most, room, height, low, high)
@@ -39,10 +49,10 @@ def plot(curve: Curve, width: int, height: int, ink: Ink, behind: Sequence[Curve
             faint[cell] = faint.get(cell, 0) | bits
     lines: list[Line] = []
     for y in range(height):
-        label = times(high) if y == 0 else times(low) if y == height - 1 and low < high else ""
+        label = value(high) if y == 0 else value(low) if y == height - 1 and low < high else ""
         spans: list[Span] = [(ink.fit(label, LABEL - 1, right=True) + " ", "dim"), (ink.text("│"), "rule")]
         lines.append(line(*spans, *_row(own, faint, y, room, ink)))
-    return [*lines, _axis(curve, room, ink), _marks(curve, most, room, ink)]
+    return [*lines, _axis(curve, counted, room, ink), _marks(curve, most, room, ink)]
 
 
 def legend(behind: Sequence[Curve], width: int, most: int, ink: Ink) -> list[Line]:
@@ -101,8 +111,8 @@ def _row(own: Cells, faint: Cells, y: int, width: int, ink: Ink) -> list[Span]:
     return spans
 
 
-def _axis(curve: Curve, width: int, ink: Ink) -> Line:
-    tried = "candidate" if len(curve.best) == 1 else "candidates"
+def _axis(curve: Curve, counted: str, width: int, ink: Ink) -> Line:
+    tried = counted if len(curve.best) == 1 else f"{counted}s"
     counts = {tried: len(curve.best), "failed": len(curve.failed), "without a result": len(curve.unknown)}
     text = " " + ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     text = ink.text(text) if ink.width(text) <= width else ink.fit(text, width)

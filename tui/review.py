@@ -132,6 +132,8 @@ def detail(scene: Scene, view: View, region: str, width: int, ink: Ink) -> list[
         case Kernel(candidate=candidate, decided_by=by, reason=reason):
             facts: list[tuple[str, str | Span]] = [("from", "PyTorch, as captured"), ("to", candidate.label)]
             facts.append(("because", f"{by}{': ' + reason if reason else ''}"))
+            if (author := scene.authors.get(candidate.template_digest)) is not None:
+                facts.append(("author", author))
         case Fallback(reason=reason):
             facts = [("keeps", "PyTorch, as captured"), ("because", reason)]
     facts += _advice(change, scene.advice.get(region))

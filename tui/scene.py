@@ -10,10 +10,13 @@ from agentcompile.control.commands import Command
 from agentcompile.runs.progress import State
 from agentcompile.runs.recorded_searches import RecordedSearches
 
-from .ink import Style
+from .ink import Span, Style
+from .refined import Refined
 
 Baseline = Literal["pytorch", "best", "first"]
 What = Literal["copy", "source", "diff", "lock-text", "resume", "write", "check", "replay", "leave", "stop", "theme"]
+Steering = Literal["pause", "resume", "stop", "stop-now", "prune", "promote"]
+"""What a person does with a session of `refine`."""
 Shown = Literal["", "fit", "whole"]
 """What is shown of a search: nothing, as much as there is room for, or all of it."""
 BASELINES: tuple[Baseline, ...] = ("pytorch", "best", "first")
@@ -84,6 +87,16 @@ class Scene:
     """Why the run cannot be read any further."""
     recorded: RecordedSearches | None = None
     """Searches of a study, to draw behind the search of a region."""
+    authors: Mapping[str, str] = field(default_factory=dict)
+    """Who wrote a template that models wrote, by its digest."""
+    refined: Refined | None = None
+    """The session of `refine` that it is, where it is one."""
+
+    @property
+    def held(self) -> bool:
+        """Whether it is held, or will be as soon as what was asked is read, so that the next thing is to go on."""
+        asked = [one.what for one in self.refined.waiting if one.what in ("pause", "resume")] if self.refined else []
+        return asked[-1] == "pause" if asked else self.life != "live"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +139,33 @@ class Pick:
     cursor: int = 0
 
 
-Overlay = Ask | Palette | Page | Pick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steer:
+    """An effect: do with a session of `refine` what the verb of that name does."""
+
+    what: Steering
+    node: int = 0
+    """Of `prune` and `promote`."""
+    name: str = ""
+    """Of the template, for `promote`; empty for one that follows from its texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialog:
+    """A question over the whole body before something is done: what it is about, and what it does."""
+
+    title: str
+    about: tuple[Span, ...]
+    does: str
+    """What `enter` does, as a verb."""
+    effect: Steer
+    name: Ask | None = None
+    """The name that a person may change; None where there is none."""
+    folder: str = ""
+    """The folder in which a folder of that name is made."""
+
+
+Overlay = Ask | Palette | Page | Pick | Dialog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +220,7 @@ class Call:
     text: str = ""
 
 
-Effect = Send | Call
+Effect = Send | Call | Steer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

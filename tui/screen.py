@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from .grid import Column, Entry, cursor_of, picked
-from .ink import Ink, Line
+from .ink import Ink, Line, Span
 from .scene import WIDE, Call, Scene, Step, View, What
 
 EXPLAIN = "agentcompile explain REGION --run-dir RUN"
@@ -60,6 +60,10 @@ class ScreenSpec:
     """Returns the entry of a key in full, in lines of a width."""
     heading: Callable[[Scene, View, int, Ink], list[Line]] = lambda scene, view, width, ink: []
     """Returns the lines above the table."""
+    top: Callable[[Scene, int, Ink], list[Line]] | None = None
+    """Returns the two lines above the names of the screens; None for those of a run of `compile`."""
+    news: Callable[[Scene], Span] | None = None
+    """Returns how the run stands, where nothing else was said; None for that of a run of `compile`."""
     keys: tuple[Act, ...] = ()
     """Its actions beside those that work on every screen."""
     foot: tuple[str, ...] = ("open",)

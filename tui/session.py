@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from agentcompile.runs.recorded_searches import RecordedSearches
 from . import asks, compiler, source
 from .feed import Feed
 from .locking import lock_facts
-from .scene import Call, Effect, Page, Replay, Scene, Send, View
+from .scene import Call, Effect, Page, Replay, Scene, Send, Steer, View
 from .screen import Screens, shown
 from .screens import SCREENS
 from .update import press
@@ -58,13 +58,20 @@ class Session:
         deliver: Deliver,
         store: Path,
         recorded: RecordedSearches | None = None,
+        authors: Mapping[str, str] | None = None,
         screens: Screens = SCREENS,
     ) -> None:
         self.feed = feed
         self.screens = screens
         self.view = View(mode="lock" if feed is None else screens[0].name)
         self.process = process
-        self.scene = Scene(run=name, path=str(feed.path) if feed else "", lock_path=str(lock or ""), recorded=recorded)
+        self.scene = Scene(
+            run=name,
+            path=str(feed.path) if feed else "",
+            lock_path=str(lock or ""),
+            authors=authors or {},
+            recorded=recorded,
+        )
         self._deliver = deliver
         self._store = store
         self._runner: compiler.LockRunner | None = None
@@ -157,8 +164,18 @@ class Session:
                     return Outcome(text=reply.text, ok=reply.ok)
                 case Call():
                     return self._call(effect)
+                case Steer():
+                    return self.steer(effect)
         except AgentCompileError as error:
             return Outcome(text=f"{error.message}{'; ' + error.hint if error.hint else ''}", ok=False)
+
+    def steer(self, steer: Steer) -> Outcome:
+        """Do something with a session of `refine`.
+
+        Raises:
+            AssertionError: this is a run of `compile`.
+        """
+        raise AssertionError(f"{steer.what}: this is no session of `refine`")
 
     def _call(self, call: Call) -> Outcome:
         match call.what:

@@ -16,11 +16,12 @@ from .ink import BLANK, Ink, Line, Span, line, shaped
 from .scene import LEAST, Ask, Page, View
 from .source import colours
 
-Kind = Literal["model", "preset", "run", "lock"]
+Kind = Literal["model", "preset", "run", "refine", "lock"]
 _WORDS: dict[Kind, Span] = {
     "model": ("● model", "accent"),
     "preset": ("○ preset", "dim"),
     "run": ("◐ run", ""),
+    "refine": ("◆ refine", ""),
     "lock": ("‖ lock", ""),
 }
 COLUMNS = (Column(head="open", width=9), Column(head="name", width=24, grow=2), Column(head="about", width=16, grow=3))
@@ -97,6 +98,8 @@ def arguments(start: Start, found: Found) -> list[str]:
     match found.kind:
         case "run":
             return ["runs", "status", found.argument]
+        case "refine":
+            return ["refine", "show", found.argument]
         case "lock":
             return ["replay", found.argument]
         case "model" | "preset":

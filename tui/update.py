@@ -9,7 +9,7 @@ from .editing import edited, named
 from .ink import Style
 from .keys import acts, bound, elsewhere, here, narrowed, offers
 from .moving import scrolled, stepped
-from .scene import Ask, Page, Palette, Pick, Scene, Step, View
+from .scene import Ask, Dialog, Page, Palette, Pick, Scene, Step, View
 from .screen import Act, Screens, shown
 from .screens import SCREENS
 
@@ -26,6 +26,8 @@ def press(scene: Scene, view: View, key: str, character: str = "", screens: Scre
             return _picked(view, pick, named(key, character))
         case Page() as page:
             return _paged(view, page, named(key, character))
+        case Dialog() as dialog:
+            return _confirmed(view, dialog, key, character)
         case None:
             act = bound(named(key, character), shown(screens, view), screens)
             return _perform(scene, view, act, screens) if act is not None else Step(view=view)
@@ -86,6 +88,20 @@ def _picked(view: View, pick: Pick, key: str) -> Step:
             id, label = pick.options[pick.cursor]
             ask = Ask(action=pick.action, title=f"Why {label.partition('  ')[0]}?", subject=id)
             return Step(view=replace(view, overlay=ask))
+        case _:
+            return Step(view=view)
+
+
+def _confirmed(view: View, dialog: Dialog, key: str, character: str) -> Step:
+    match key:
+        case "escape":
+            return _said(replace(view, overlay=None), "Nothing was changed.")
+        case "enter":
+            name = dialog.name.text.strip() if dialog.name is not None else ""
+            step = _said(replace(view, overlay=None), f"{dialog.title} …")
+            return replace(step, effects=(replace(dialog.effect, name=name),))
+        case _ if dialog.name is not None:
+            return Step(view=replace(view, overlay=replace(dialog, name=edited(dialog.name, key, character))))
         case _:
             return Step(view=view)
 

@@ -239,11 +239,17 @@ class SessionFolder:
     def take(self) -> tuple[Command, ...]:
         """Return the commands that were left, in their order, and remove them; what is no command is dropped."""
         found = list[Command]()
-        for file in sorted((self.path / ASKED).glob("*.json")):
-            with contextlib.suppress(AgentCompileError):
-                found.append(_decoded(Command, _read(file), file))
+        for file in self._asked():
+            found += _command(file)
             file.unlink(missing_ok=True)
         return tuple(found)
+
+    def waiting(self) -> tuple[Command, ...]:
+        """Return the commands that were left and not taken yet, in their order."""
+        return tuple(one for file in self._asked() for one in _command(file))
+
+    def _asked(self) -> list[Path]:
+        return sorted((self.path / ASKED).glob("*.json"))
 
 
 def sessions_in(runs: Path) -> tuple[Path, ...]:
@@ -251,6 +257,13 @@ def sessions_in(runs: Path) -> tuple[Path, ...]:
     if not runs.is_dir():
         return ()
     return tuple(sorted(path.parent for path in runs.glob(f"*/{SETTINGS}")))
+
+
+def _command(file: Path) -> list[Command]:
+    """Return the command in a file; none where it is no command, or was taken."""
+    with contextlib.suppress(AgentCompileError):
+        return [_decoded(Command, _read(file), file)]
+    return []
 
 
 def _read(file: Path) -> dict[str, Json] | None:

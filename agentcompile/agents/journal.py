@@ -98,6 +98,43 @@ def read_entries(path: Path) -> tuple[Entry, ...]:
     return tuple(_entries(data[: data.rfind(b"\n") + 1], path))
 
 
+class JournalFollower:
+    """A journal that another process may be writing, read as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entries: tuple[Entry, ...] = ()
+        self._offset = self._size = 0
+
+    def poll(self) -> bool:
+        """Read the lines that are new, and return whether `entries` are others than before.
+
+        A line that is not complete yet is left for the next call. A journal that became shorter is read again.
+
+        Raises:
+            AgentCompileError: it is none, or has a newer format (usage), or cannot be read (environment).
+        """  # noqa: DOC501
+        try:
+            size = self.path.stat().st_size if self.path.exists() else 0
+            if size == self._size:
+                return False
+            shorter = size < self._offset
+            if shorter:
+                self.entries, self._offset = (), 0
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                data = file.read(size - self._offset)
+        except FileNotFoundError:
+            data, size = b"", 0
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+        whole = data[: data.rfind(b"\n") + 1]
+        found = [_entry(line, self.path, at) for at, line in enumerate(whole.split(b"\n")[:-1], len(self.entries) + 1)]
+        _check((*self.entries, *found), self.path)
+        self.entries, self._offset, self._size = (*self.entries, *found), self._offset + len(whole), size
+        return bool(found) or shorter
+
+
 class Journal:
     """A journal's file; use it as a context manager."""
 
@@ -192,6 +229,8 @@ def _entry(line: bytes, path: Path, number: int) -> Entry:
                 hint="install the agentcompile that wrote it",
             )
         entry: Entry = decode(Entry, found, "entry")
+        if isinstance(entry, Node):
+            json.loads(entry.feedback)
     except (CodecError, ValueError, RecursionError) as error:
         raise AgentCompileError(
             f"{path}:{number}: no entry of a session: {str(error)[:200]}", hint="begin in another folder"

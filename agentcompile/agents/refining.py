@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from agentcompile.advice.client import Unanswered
 from agentcompile.agents.agents import Said
 from agentcompile.agents.answers import Planned, manifest_text, read_draft, read_plan
+from agentcompile.agents.arms import ARMS, roles_for
 from agentcompile.agents.journal import Entry, Opened, Pruned, Refused, attempts_of, nodes_of, spent_of
-from agentcompile.agents.policies import POLICIES, Chain, FromRoot, Policy, policy_of
+from agentcompile.agents.policies import POLICIES, policy_of
 from agentcompile.agents.principles import Principle, dead_ends, relevant
 from agentcompile.agents.prompts import RolePrompt, prompt_of
 from agentcompile.agents.spans import Spans, spans_of, whole
@@ -39,32 +40,6 @@ SILENCES = 4
 """Questions without an answer, one after another, after which a session ends."""
 DEAD_ENDS = 12
 """The last refuted ideas of the session that a question shows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
-    """A way to use agents; the paper compares these at equal budgets."""
-
-    plans: bool
-    """Whether three agents work, or the code role alone."""
-    policy: Policy | None
-    """None for that of the settings: a search over the tree."""
-    temperatures: Mapping[Role, float]
-    """What its agents are sampled with."""
-    remembers: bool = True
-    """Whether an attempt sees others."""
-
-
-_THREE: Mapping[Role, float] = {"plan": 0.8, "code": 0.1, "debug": 0.1}
-_ONE: Mapping[Role, float] = {"code": 0.8}
-ARMS: Mapping[str, Arm] = {
-    "stark": Arm(plans=True, policy=None, temperatures=_THREE),
-    "sampling": Arm(plans=False, policy=FromRoot(), temperatures=_ONE, remembers=False),
-    "reflexion": Arm(plans=False, policy=Chain(), temperatures=_ONE),
-    "search-only": Arm(plans=False, policy=None, temperatures=_ONE),
-    "agents-only": Arm(plans=True, policy=Chain(), temperatures=_THREE),
-}
-"""Arms by name; the first is the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,18 +120,6 @@ class Record(Protocol):
     def append(self, entry: Entry) -> None:
         """Keep an entry."""
         ...
-
-
-def roles_for(node: Node, arm: Arm) -> tuple[Role, ...]:
-    """Return who works on a node: debug where it failed, else plan and then code; where one agent works, code."""
-    if not arm.plans:
-        return ("code",)
-    return ("plan", "code") if node.sound else ("debug",)
-
-
-def roles_of(arm: Arm) -> tuple[Role, ...]:
-    """Return the roles that an arm asks at some time."""
-    return ("plan", "code", "debug") if arm.plans else ("code",)
 
 
 def refine(

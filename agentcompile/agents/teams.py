@@ -15,9 +15,10 @@ from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import OpenAIWire, needs_openai
 from agentcompile.agents.agents import LONGEST_ANSWER, Agent, Said, Team
+from agentcompile.agents.arms import ARMS, models_of, replayed
 from agentcompile.agents.folder import EXCHANGES, Asked
 from agentcompile.agents.prompts import RolePrompt
-from agentcompile.agents.refining import ARMS, Asks, roles_of
+from agentcompile.agents.refining import Asks
 from agentcompile.arguments import OPENAI_ADVISOR
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit
@@ -41,33 +42,6 @@ class Listener:
         found = self.team.ask(prompt)
         self.silence = found if isinstance(found, Unanswered) else None
         return found
-
-
-def replayed(options: Options, asked: Asked) -> str:
-    """Return the folder of exchanges that answer in place of models; empty where models are asked."""
-    return asked.replay or (options.advisor.removeprefix("replay:") if options.advisor.startswith("replay:") else "")
-
-
-def models_of(options: Options, asked: Asked) -> dict[Role, str]:
-    """Return who answers for each role that the arm of the session has, as ``openai:MODEL[@BASE_URL]``.
-
-    Raises:
-        AgentCompileError: nobody was named for one of them, or the arm is none (usage).
-    """
-    if asked.arm not in ARMS:
-        raise AgentCompileError(f"--arm: {asked.arm[:80]!r} is no arm", hint=f"arms: {', '.join(ARMS)}")
-    roles = roles_of(ARMS[asked.arm])
-    if replayed(options, asked):
-        return dict.fromkeys(roles, "")
-    usual = options.advisor if options.advisor.startswith("openai:") else ""
-    own: Mapping[Role, str] = {"plan": asked.plan, "code": asked.code, "debug": asked.debug}
-    found = {role: own[role] or usual for role in roles}
-    for role, name in found.items():
-        if not OPENAI_ADVISOR.fullmatch(name):
-            text = f"--{role}: {name[:80]!r} is no model" if name else f"no model was named for the role {role}"
-            hint = f"--advisor openai:MODEL@http://HOST:PORT/v1 for all roles, --{role} for this one, or --replay DIR"
-            raise AgentCompileError(text, hint=hint)
-    return found
 
 
 def temperatures_of(asked: Asked) -> dict[Role, float | None]:

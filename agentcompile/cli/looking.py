@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from agentcompile.agents import sessions
 from agentcompile.agents.folder import SETTINGS, SessionFolder, sessions_in
 from agentcompile.agents.journal import attempts_of
 from agentcompile.cli import refine_steering
@@ -182,7 +183,7 @@ def _session_row(path: Path) -> dict[str, Json]:
     try:
         folder = SessionFolder.open(path)
         options, asked = folder.settings()
-        status, attempts = refine_steering.status_of(folder), attempts_of(folder.entries())
+        status, attempts = sessions.status_of(folder), attempts_of(folder.entries())
     except AgentCompileError as error:
         return {"path": str(path), "status": "unreadable", "model": "", "error": error.message, "hint": error.hint}
     model = str(options.get("model", "")) if isinstance(options, dict) else ""

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Literal
 
-from agentcompile.agents import views
-from agentcompile.agents.folder import JOURNAL, Command, SessionFolder, sessions_in
-from agentcompile.agents.journal import Journal, Pruned, Refused, attempts_of, nodes_of
-from agentcompile.agents.tree import Node
+from agentcompile.agents import sessions, views
+from agentcompile.agents.journal import Refused, attempts_of, nodes_of
 from agentcompile.cli.render import Screen
-from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.errors import AgentCompileError
 from agentcompile.ir.cleaning import clean
-from agentcompile.options import Options, resolve
-from agentcompile.runs import session
+from agentcompile.options import resolve
 from agentcompile.runs.tables import Table
 
 _LINE = 400
-_PATIENCE_S = 20.0
-"""Seconds that a process may take to end after a signal."""
 
 
 def show(flags: Mapping[str, object], name: str, *, node: int | None, screen: Screen) -> int:
@@ -31,11 +22,11 @@ def show(flags: Mapping[str, object], name: str, *, node: int | None, screen: Sc
     Raises:
         AgentCompileError: there is no such session, or no such node (usage).
     """
-    folder = session_of(resolve(flags).options, name)
+    folder = sessions.session_of(resolve(flags).options, name)
     entries, subject, state = folder.entries(), folder.subject(), folder.run.state()
     nodes = nodes_of(entries)
     if node is not None:
-        _known(nodes, node)
+        sessions.check_node(nodes, node)
         for line in views.node_lines(nodes, node):
             screen.text(clean(line, _LINE))
         details = views.summary(entries, subject)["nodes"]
@@ -45,7 +36,7 @@ def show(flags: Mapping[str, object], name: str, *, node: int | None, screen: Sc
         screen.json({**own, "changes": list(views.changes(nodes[nodes[node].parent or 0], nodes[node]))})
         return 0
     _, asked = folder.settings()
-    status = status_of(folder)
+    status = sessions.status_of(folder)
     screen.text(f"{folder.path}: {status}, {attempts_of(entries)} of {asked.attempts} attempts")
     if subject is not None:
         screen.text(f"{subject.region} in {subject.language}, to beat: {subject.incumbent}")
@@ -69,33 +60,14 @@ def show(flags: Mapping[str, object], name: str, *, node: int | None, screen: Sc
     return 0
 
 
-def status_of(folder: SessionFolder) -> str:
-    """Return how a session is: running, paused, interrupted, failed or finished."""
-    state = folder.run.state()
-    if folder.run.alive():
-        return "paused" if state.paused else "running"
-    return state.status if state.status in ("finished", "failed") else "interrupted"
-
-
 def prune(flags: Mapping[str, object], name: str, node: int, *, screen: Screen) -> int:
     """Close the branch that begins at a node: nothing is made from it any more.
 
     Raises:
         AgentCompileError: there is no such session or node, or it is the root (usage).
     """
-    folder = session_of(resolve(flags).options, name)
-    nodes = nodes_of(folder.entries())
-    if node == 0:
-        raise AgentCompileError("node 0 is the reference: it begins no branch", hint="name another node")
-    _known(nodes, node)
-    if folder.run.alive():
-        folder.ask(Command(what="prune", node=node))
-        said = f"node {node} is closed before the next attempt"
-    else:
-        with session.Journal(folder.run), Journal(folder.path / JOURNAL) as journal:
-            if not nodes_of(journal.entries)[node].pruned:
-                journal.append(Pruned(node=node))
-        said = f"node {node} is closed"
+    folder = sessions.session_of(resolve(flags).options, name)
+    said = sessions.prune(folder, node)
     screen.text(f"{folder.path}: {said}")
     screen.json({"run": str(folder.path), "node": node, "live": folder.run.alive()})
     return 0
@@ -107,10 +79,8 @@ def command(flags: Mapping[str, object], name: str, what: Literal["pause", "resu
     Raises:
         AgentCompileError: there is no such session (usage), or no process works on it (environment).
     """
-    folder = _live(session_of(resolve(flags).options, name))
-    folder.ask(Command(what=what))
-    said = "waits before its next attempt" if what == "pause" else "goes on"
-    screen.text(f"{folder.path}: {said}")
+    folder = sessions.session_of(resolve(flags).options, name)
+    screen.text(f"{folder.path}: {sessions.hold(folder, what)}")
     screen.json({"run": str(folder.path), "asked": what})
     return 0
 
@@ -121,21 +91,9 @@ def stop(flags: Mapping[str, object], name: str, *, now: bool, screen: Screen) -
     Raises:
         AgentCompileError: there is no such session (usage), no process works on it, or it does not end (environment).
     """
-    folder = _live(session_of(resolve(flags).options, name))
-    if now:
-        holder = folder.run.holder()
-        if holder > 0:
-            os.kill(holder, signal.SIGTERM)
-        until = time.monotonic() + _PATIENCE_S
-        while folder.run.alive():
-            if time.monotonic() >= until:
-                text = f"{folder.path}: process {holder} does not end"
-                raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="end it by hand")
-            time.sleep(0.05)
-    else:
-        folder.ask(Command(what="stop"))
-    goes_on = f"agentcompile refine --resume --run-dir {folder.path}"
-    screen.text(f"{folder.path}: {'ended' if now else 'ends after its attempt'}")
+    folder = sessions.session_of(resolve(flags).options, name)
+    said, goes_on = sessions.stop(folder, now=now), sessions.resume_command(folder.path)
+    screen.text(f"{folder.path}: {said}")
     screen.say(f"go on with: {goes_on}")
     screen.json({"run": str(folder.path), "stopped": now, "resume": goes_on})
     return 0
@@ -149,9 +107,9 @@ def promote(flags: Mapping[str, object], name: str, node: int, *, called: str, s
             (environment).
     """
     options = resolve(flags).options
-    folder = session_of(options, name)
+    folder = sessions.session_of(options, name)
     nodes, subject = nodes_of(folder.entries()), folder.subject()
-    _known(nodes, node)
+    sessions.check_node(nodes, node)
     if subject is None:
         raise AgentCompileError(f"{folder.path}: no region was opened yet", hint="wait for its first attempt")
     from agentcompile.refine.nodes import promote_node
@@ -162,32 +120,3 @@ def promote(flags: Mapping[str, object], name: str, node: int, *, called: str, s
     screen.text(f"{made}: node {node}; `agentcompile compile` searches it")
     screen.json({"run": str(folder.path), "node": node, "template": str(made)})
     return 0
-
-
-def session_of(options: Options, name: str) -> SessionFolder:
-    """Return the session that is called `name` or lies in that folder; the newest when `name` is empty.
-
-    Raises:
-        AgentCompileError: there is none (usage).
-    """
-    if name:
-        return SessionFolder.open(Path(name) if Path(name).is_dir() else options.runs / name)
-    found = sessions_in(options.runs)
-    if not found:
-        hint = "`agentcompile refine MODEL --region R` makes one"
-        raise AgentCompileError(f"{options.runs}: no sessions of `refine`", hint=hint)
-    return SessionFolder.open(found[-1])
-
-
-def _live(folder: SessionFolder) -> SessionFolder:
-    if not folder.run.alive():
-        hint = f"go on with it: agentcompile refine --resume --run-dir {folder.path}"
-        text = f"{folder.path}: no process works on this session"
-        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
-    return folder
-
-
-def _known(nodes: Sequence[Node], id: int) -> None:
-    if not 0 <= id < len(nodes):
-        hint = f"nodes: 0 to {len(nodes) - 1}" if nodes else "there is no tree yet"
-        raise AgentCompileError(f"there is no node {id}", hint=hint)

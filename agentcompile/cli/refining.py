@@ -12,14 +12,16 @@ from typing import get_args
 
 from agentcompile import __version__, arguments
 from agentcompile.agents import views
+from agentcompile.agents.arms import models_of, replayed
 from agentcompile.agents.folder import JOURNAL, Asked, SessionFolder, sessions_in
 from agentcompile.agents.journal import Entry, Journal, attempts_of, spent_of
 from agentcompile.agents.policies import policy_of
 from agentcompile.agents.principles import Principle, dead_ends, library, library_text, merged
 from agentcompile.agents.refining import Outcome, Settings
 from agentcompile.agents.refining import refine as run_session
-from agentcompile.agents.steering import STOPPED, SteeredSession
-from agentcompile.agents.teams import Listener, models_of, replayed, secrets_of, team_of, temperatures_of
+from agentcompile.agents.sessions import STOPPED
+from agentcompile.agents.steering import SteeredSession
+from agentcompile.agents.teams import Listener, secrets_of, team_of, temperatures_of
 from agentcompile.agents.tree import Node
 from agentcompile.cli.exits import recorded
 from agentcompile.cli.flow import REAL, Flow, OpenRegion

@@ -52,6 +52,11 @@ class Written:
         """The identity of both texts."""
         return digest("written/1", self.manifest, self.kernel)
 
+    @property
+    def variant(self) -> str:
+        """The name of its folder among templates where a person gives none."""
+        return f"written-{self.digest[:12]}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:

@@ -33,11 +33,6 @@ LINE = 600
 """The most characters of one finding."""
 
 
-def variant(written: Written) -> str:
-    """Return the name of a written template's folder, which follows from its texts."""
-    return f"written-{written.digest[:12]}"
-
-
 def read(written: Written, kind: str, language: WrittenLanguage, dtype: str) -> Template | tuple[Finding, ...]:
     """Return the template that the texts make for regions of `dtype`, or why they make none."""
     made = read_all(written, kind, language)
@@ -60,7 +55,7 @@ def read_all(
     if found := tuple(_texts(written)):
         return found
     with tempfile.TemporaryDirectory(prefix="written-") as root:
-        folder = Path(root) / kind / (name or variant(written))
+        folder = Path(root) / kind / (name or written.variant)
         folder.mkdir(parents=True)
         (folder / MANIFEST).write_bytes(written.manifest.encode())
         (folder / KERNEL_FILES[language]).write_bytes(written.kernel.encode())

@@ -24,7 +24,7 @@ from agentcompile.ir.target import Target
 from agentcompile.ir.template import Template
 from agentcompile.ir.trial import Finding
 from agentcompile.options import Options
-from agentcompile.refine.points import read_all, variant
+from agentcompile.refine.points import read_all
 from agentcompile.refine.provenance import FILE, Provenance, provenance_bytes
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
@@ -61,7 +61,7 @@ def promote(
         AgentCompileError: the texts make no template, or the name is none (usage); the folder cannot be written
             (environment).
     """
-    name = name or variant(written)
+    name = name or written.variant
     if not _NAME.fullmatch(name):
         hint = "small letters, digits and hyphens, a letter first, 64 at most"
         raise AgentCompileError(f"{name[:80]!r} cannot name a template", hint=hint)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Judged, Written
+from agentcompile.ir.cleaning import clean
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import SHORT, canonical
 from agentcompile.ir.template import ParamValue
@@ -20,6 +21,8 @@ from agentcompile.ir.trial import Measured
 FILE = "provenance.json"
 _VERSION = 1
 _MOST_BYTES = 1 << 20
+_LONGEST = 2_000
+"""Characters of a provenance on one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,3 +129,14 @@ def provenance_of(id: str, template_digest: str, roots: Iterable[Path]) -> Prove
         if found is not None and template_digest in found.templates:
             return found
     return None
+
+
+def authors(roots: Iterable[Path]) -> dict[str, str]:
+    """Return who wrote what for people, by the digest of the template, of all written templates below `roots`."""
+    found: dict[str, str] = {}
+    for root in roots:
+        for file in sorted(root.glob(f"*/*/{FILE}")):
+            about = provenance_in(file.parent)
+            if about is not None:
+                found.update({one: clean(about.text, _LONGEST) for one in about.templates if one not in found})
+    return found

@@ -16,7 +16,7 @@ from agentcompile.ir.scope import region_dtype
 from agentcompile.ir.template import Template
 from agentcompile.ir.trial import Finding
 from agentcompile.ops.layouts import LAYOUTS
-from agentcompile.refine.points import MAX_MANIFEST_CHARACTERS, finding, variant
+from agentcompile.refine.points import MAX_MANIFEST_CHARACTERS, finding
 
 
 def read(
@@ -32,7 +32,7 @@ def read(
         if not _is_text(text):
             return (finding("text", f"{name} holds a lone surrogate or a NUL character, which is no text"),)
     with tempfile.TemporaryDirectory(prefix="written-") as root:
-        folder = Path(root) / region.kind / variant(written)
+        folder = Path(root) / region.kind / written.variant
         folder.mkdir(parents=True)
         (folder / MANIFEST).write_bytes(written.manifest.encode())
         (folder / KERNEL_FILES[language]).write_bytes(written.kernel.encode())

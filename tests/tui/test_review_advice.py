@@ -67,3 +67,14 @@ def test_review_says_which_claims_were_confirmed_or_refuted() -> None:
         "claims    ✓ confirmed: linear/rows accumulates-in fp32",
         "claims    ✗ refuted: spills",
     ]
+
+
+def test_review_names_who_wrote_a_kernel_that_models_wrote() -> None:
+    chosen = point(8, 8, 2048)
+    choice = ChoiceMade(region=runs.REGION, choice=replace(runs.KERNEL, candidate=chosen))
+    scene = Scene(state=fold(run([tried(chosen), choice])), path="RUN", authors={chosen.template_digest: "code one"})
+    known, unknown = (
+        [line.plain for line in detail(one, View(mode="review"), runs.REGION, 100, Ink())]
+        for one in (scene, replace(scene, authors={}))
+    )
+    assert [line for line in known if line not in unknown] == ["author    code one"]

@@ -12,9 +12,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcompile.advice.client import Unanswered
+from agentcompile.agents.arms import ARMS, Arm, roles_for
 from agentcompile.agents.journal import Pruned, Refused
 from agentcompile.agents.prompts import RolePrompt
-from agentcompile.agents.refining import ARMS, LEAST_ROUNDS, Arm, Outcome, Settings, Steering, refine, roles_for
+from agentcompile.agents.refining import LEAST_ROUNDS, Outcome, Settings, Steering, refine
 from agentcompile.agents.spans import BEGINS, ENDS
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Judged, Written

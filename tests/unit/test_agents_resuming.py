@@ -14,8 +14,9 @@ from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import Ask, Reply
 from agentcompile.agents.agents import LONGEST_ANSWER, Agent, Team
+from agentcompile.agents.arms import ARMS
 from agentcompile.agents.journal import Entry, Journal, Refused, spent_of
-from agentcompile.agents.refining import ARMS, Outcome, Settings, refine
+from agentcompile.agents.refining import Outcome, Settings, refine
 from agentcompile.ir.attempt import Judged, Role, Written
 from agentcompile.ir.codec import encode
 from tests.unit.refined import CONTRACT, Gate, Script, Wires, capable

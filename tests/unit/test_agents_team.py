@@ -16,8 +16,8 @@ from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import MOST_BYTES, Ask, OpenAIWire, Reply, WireError
 from agentcompile.agents.agents import LONGEST_ANSWER, Agent, Said, Team
 from agentcompile.agents.answers import UNREADABLE, read_plan
+from agentcompile.agents.arms import ARMS
 from agentcompile.agents.prompts import RolePrompt, prompt_of
-from agentcompile.agents.refining import ARMS
 from agentcompile.agents.windows import alone, window
 from agentcompile.events import AdviserCalled, AdviserReplied, Event
 from agentcompile.ir.attempt import Role

@@ -14,7 +14,7 @@ from agentcompile.ir.attempt import Written
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import Options
 from agentcompile.refine.promote import default_user_templates, machine_of, promote
-from agentcompile.refine.provenance import FILE, Provenance, provenance_bytes, provenance_in, provenance_of
+from agentcompile.refine.provenance import FILE, Provenance, authors, provenance_bytes, provenance_in, provenance_of
 from agentcompile.regions.kinds import facts as kinds
 from tests.cpu.written import KERNEL, MANIFEST, written
 from tests.unit.fakes import target
@@ -47,6 +47,16 @@ def test_a_promoted_kernel_is_a_template_like_a_persons(tmp_path: Path) -> None:
     assert found == replace(ABOUT, written=written().digest, templates=(template.digest,))
     assert provenance_of(template.id, template.digest, [tmp_path / "none", tmp_path]) == found
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_who_wrote_a_template_is_found_by_its_digest(tmp_path: Path) -> None:
+    put(tmp_path, about=replace(ABOUT, models=(("code", "\x1b[1mone"),)))
+    (template,) = load([tmp_path], kinds=kinds(), layouts=LAYOUTS).templates
+    (tmp_path / "linear/other").mkdir()
+    (tmp_path / "linear/other" / FILE).write_text("{}")
+    found = authors([tmp_path / "none", tmp_path])
+    assert list(found) == [template.digest]
+    assert found[template.digest].startswith("written by code one for linear@abcdef, node 7, 1 exchanges from eeee")
 
 
 def test_another_template_is_never_overwritten(tmp_path: Path) -> None:

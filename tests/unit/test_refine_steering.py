@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agentcompile.agents import views
+from agentcompile.agents import sessions, views
 from agentcompile.agents.folder import Command, SessionFolder
 from agentcompile.agents.journal import Pruned, Refused, nodes_of
 from agentcompile.agents.tree import Node
@@ -58,7 +58,7 @@ def test_a_session_is_paused_pruned_and_stopped_by_others(run: Path) -> None:
         return draft(f"// {800 - number}\n")
 
     def person() -> None:
-        wait_for(lambda: run.exists() and refine_steering.status_of(folder) == "paused")
+        wait_for(lambda: run.exists() and sessions.status_of(folder) == "paused")
         refine_steering.command({}, str(run), "resume", screen=paper()[0])
         wait_for(lambda: len(nodes_of(folder.entries())) > 3)
         refine_steering.stop({}, str(run), now=False, screen=paper()[0])
