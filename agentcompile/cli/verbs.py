@@ -210,6 +210,19 @@ def explain(
 
 @app.command()
 @verb
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A lock, a bundle, or a run that wrote a lock.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    json: Json = False,
+) -> int:
+    """Show what two locks choose otherwise, what they were made with, and what each measured."""
+    from agentcompile.cli import differing
+
+    return differing.diff({}, a, b, screen=screen_of(json))
+
+
+@app.command()
+@verb
 def export(
     format: Annotated[str, typer.Option("--format", metavar="t4|flashinfer", help="Output format.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder; for T4 of one region, FILE.json.")],

@@ -428,7 +428,7 @@ def test_compile_writes_the_bundle_beside_the_lock_when_it_is_asked_for(home: Pa
 
 
 VERBS = (
-    "", "compile", "inspect", "advise", "replay", "bundle", "generate", "verify", "explain", "export", "doctor",
+    "", "compile", "inspect", "advise", "replay", "bundle", "generate", "verify", "explain", "diff", "export", "doctor",
     "decide", "refine", "refine show", "refine prune", "refine promote", "refine stop", "runs", "runs list",
     "runs status", "runs pack", "runs unpack", "runs attach", "runs view", "runs stop", "runs rm", "cache ls",
     "cache prune", "config show",
