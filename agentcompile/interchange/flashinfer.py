@@ -35,7 +35,8 @@ PYTORCH = "pytorch"
 LAUNCH = "launch.json"
 Status = Literal["PASSED", "INCORRECT_NUMERICAL", "RUNTIME_ERROR", "COMPILE_ERROR", "TIMEOUT"]
 DTYPES: dict[DType, str] = {
-    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int64": "int64", "int32": "int32", "bool": "bool",
+    "bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "int64": "int64", "int32": "int32", "int8": "int8",
+    "uint8": "uint8", "bool": "bool",
 }  # fmt: skip
 """Element types by the format's names; it has none for float64."""
 

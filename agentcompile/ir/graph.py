@@ -19,12 +19,22 @@ Dim = int | str
 """An extent, or the name of a symbolic one: ``"T"`` is the number of tokens in a prefill chunk."""
 TOKENS = "T"
 """The one symbolic extent: the tokens of a prefill chunk."""
-DType = Literal["bf16", "fp16", "fp32", "fp64", "int64", "int32", "bool"]
+DType = Literal["bf16", "fp16", "fp32", "fp64", "int64", "int32", "int8", "uint8", "bool"]
 Role = Literal["token", "position", "weight", "state", "constant", "activation"]
 Phase = Literal["decode", "prefill"]
 Attr = bool | int | float | str | tuple[int, ...]
 
-ITEM_BYTES: dict[str, int] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8, "int64": 8, "int32": 4, "bool": 1}
+ITEM_BYTES: dict[str, int] = {
+    "bf16": 2,
+    "fp16": 2,
+    "fp32": 4,
+    "fp64": 8,
+    "int64": 8,
+    "int32": 4,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
 
 
 def concrete(shape: Sequence[Dim], tokens: int = 1) -> tuple[int, ...]:

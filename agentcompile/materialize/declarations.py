@@ -18,7 +18,8 @@ from agentcompile.ir.template import Launch, Params, Template
 
 TYPES: dict[DType, str] = {
     "bf16": "bf16", "fp16": "fp16", "fp32": "float", "fp64": "double",
-    "int64": "int64_t", "int32": "int32_t", "bool": "uint8_t",
+    "int64": "int64_t", "int32": "int32_t", "int8": "int8_t", "uint8": "uint8_t",
+    "bool": "uint8_t",
 }  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from agentcompile.ir.template import Launch, Params, Template
 from agentcompile.materialize.declarations import absent, numbered
 
 POINTERS: dict[DType, str] = {
-    "bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "fp64": "*fp64", "int64": "*i64", "int32": "*i32", "bool": "*u8",
+    "bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "fp64": "*fp64", "int64": "*i64", "int32": "*i32",
+    "int8": "*i8", "uint8": "*u8", "bool": "*u8",
 }  # fmt: skip
 _CAPABILITY = re.compile(r"sm_(\d+)[af]?")
 

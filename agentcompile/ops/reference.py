@@ -31,6 +31,8 @@ DTYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,
     "int64": torch.int64,
     "int32": torch.int32,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
     "bool": torch.bool,
 }
 """The PyTorch dtype of each dtype name that graphs use."""

@@ -26,7 +26,8 @@ from agentcompile.tasks.inputs import reseed, scaled
 
 DTYPES: dict[torch.dtype, DType] = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.float64: "fp64",
-    torch.int64: "int64", torch.int32: "int32", torch.bool: "bool",
+    torch.int64: "int64", torch.int32: "int32", torch.int8: "int8", torch.uint8: "uint8",
+    torch.bool: "bool",
 }  # fmt: skip
 _FORMAT = "the format is KernelBench's: class Model(nn.Module), get_inputs() and get_init_inputs()"
 _DEVICE = re.compile("cuda|nvidia", re.IGNORECASE)

@@ -87,6 +87,28 @@ def get_init_inputs():
 )
 """A narrow type and a product."""
 
+QUANTIZED = (
+    _HEAD
+    + """\
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.randint(-127, 128, (24, 40), dtype=torch.int8))
+        self.register_buffer("shift", torch.randint(256, (24,), dtype=torch.uint8))
+
+    def forward(self, x):
+        return x @ self.weight.to(x.dtype).T - self.shift.to(x.dtype)
+
+
+def get_inputs():
+    return [torch.randn(3, 40)]
+
+
+def get_init_inputs():
+    return []
+"""
+)
+"""Buffers of bytes, with a sign and without."""
+
 KERNEL_SCALED = """\
 extern "C" void kernel_main(const kernel_main_args& a, int rank, int size) {
     for (long r = rank; r < in0_d0; r += size)
@@ -130,6 +152,17 @@ extern "C" void kernel_main(const kernel_main_args& a, int rank, int size) {
             float s = wide(a.layer_bias[n]);
             for (long k = 0; k < in0_d1; ++k) s += wide(a.in0[r * in0_d1 + k]) * wide(a.layer_weight[n * in0_d1 + k]);
             a.out0[r * out0_d1 + n] = narrow(0.5f * s * (1.0f + std::erf(s * 0.70710678f)));
+        }
+}
+"""
+
+KERNEL_QUANTIZED = """\
+extern "C" void kernel_main(const kernel_main_args& a, int rank, int size) {
+    for (long r = rank; r < in0_d0; r += size)
+        for (long n = 0; n < out0_d1; ++n) {
+            double s = 0;
+            for (long k = 0; k < in0_d1; ++k) s += double(a.in0[r * in0_d1 + k]) * a.weight[n * in0_d1 + k];
+            a.out0[r * out0_d1 + n] = float(s - a.shift[n]);
         }
 }
 """

@@ -18,10 +18,12 @@ from tests.cpu.tasked import (
     CEILING,
     KERNEL_NORMED,
     KERNEL_PRODUCT,
+    KERNEL_QUANTIZED,
     KERNEL_SCALED,
     LIMITS,
     NORMED,
     PRODUCT,
+    QUANTIZED,
     SCALED,
     here,
     manifest,
@@ -215,3 +217,12 @@ def test_a_narrow_type_allows_its_rounding_and_no_more(tmp_path: Path) -> None:
         assert "error ratio" in failed(made.judge.judge(written(made, cut)))
         short = KERNEL_PRODUCT.replace("k < in0_d1;", "k < in0_d1 - 1;")
         assert failed(made.judge.judge(written(made, short))) & {"element", "error ratio"}
+
+
+def test_bytes_with_a_sign_and_without_are_given_to_a_kernel(tmp_path: Path) -> None:
+    with opened(tmp_path, "quantized.py", QUANTIZED) as made:
+        assert {"int8", "uint8"} <= {one.dtype for one in made.task.told.signatures[0].tensors}
+        right = made.judge.judge(written(made, KERNEL_QUANTIZED))
+        assert isinstance(right.verdict, Measured), right
+        unsigned = KERNEL_QUANTIZED.replace("a.weight[n * in0_d1 + k]", "uint8_t(a.weight[n * in0_d1 + k])")
+        assert failed(made.judge.judge(written(made, unsigned)))
