@@ -21,6 +21,7 @@ from agentcompile.agents.refining import refine as run_session
 from agentcompile.agents.steering import STOPPED, SteeredSession
 from agentcompile.agents.teams import Listener, models_of, replayed, secrets_of, team_of, temperatures_of
 from agentcompile.agents.tree import Node
+from agentcompile.backends import backend_of
 from agentcompile.cli.exits import recorded
 from agentcompile.cli.flow import REAL, Flow, OpenRegion
 from agentcompile.cli.render import Reporter, Screen, tee
@@ -289,7 +290,7 @@ def _task_checked(options: Options, asked: Asked) -> None:
     if asked.region:
         text = f"--region: {asked.region[:80]!r}, but {options.model} is a task, which has no regions"
         raise AgentCompileError(text, hint="leave --region out, or name a checkpoint")
-    if options.target.startswith("cuda"):
+    if options.target != "auto" and backend_of(options.target).own_memory:
         text = f"--target: {options.target}, but kernels for tasks are judged on the CPU alone"
         raise AgentCompileError(text, hint="--target cpu")
 

@@ -154,16 +154,21 @@ def fault_of(error: BaseException, what: str, path: Path) -> TaskFault:
 def arguments(made: Callable[..., Any], given: list[Any] | dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Return what ``get_init_inputs`` gives as arguments of a model's constructor: by place, and by name.
 
-    A list is taken by place, as KernelBench does. Where the constructor has no such places, and the last entry is a
-    dictionary of names, that one is taken by name, and what is before it by place: ``[[16], {"bias": False}]``.
+    A list is taken by place, as KernelBench does. Where its last entry is a dictionary whose keys are the constructor's
+    parameters, or the list has no other meaning, that entry is taken by name: ``[16, {"bias": False}]``, and
+    ``[[16], {"bias": False}]`` as well.
     """
     if isinstance(given, dict):
         return [], dict(given)
-    if _fits(made, given, {}) or not given or not isinstance(given[-1], dict):
+    if not given or not isinstance(given[-1], dict):
         return given, {}
     *before, named = given
-    for values in (before, *([list(before[0])] if len(before) == 1 and isinstance(before[0], (list, tuple)) else [])):
-        if all(isinstance(name, str) for name in named) and _fits(made, values, named):
+    known = bool(named) and named.keys() <= inspect.signature(made).parameters.keys()
+    if not known and _fits(made, given, {}):
+        return given, {}
+    listed = len(before) == 1 and isinstance(before[0], (list, tuple))
+    for values in (list(before[0]) if listed else before, before):
+        if _fits(made, values, named):
             return values, named
     return given, {}
 
