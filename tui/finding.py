@@ -155,7 +155,7 @@ def _sessions(runs: Path) -> list[Found]:
             continue
         model = str(options.get("model", "")) if isinstance(options, dict) else ""
         word = "running" if session.RunDirectory(path).alive() else _ended(path)
-        about = clean(f"{word}, {asked.region} of {model.rstrip('/').rpartition('/')[2]}", 80)
+        about = clean(f"{word}, {asked.region or 'task'} of {model.rstrip('/').rpartition('/')[2]}", 80)
         found.append(Found(kind="refine", name=path.name, argument=str(path), about=about))
     return found
 

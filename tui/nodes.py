@@ -183,9 +183,10 @@ def _session(refined: Refined, opened: Opened, width: int, ink: Ink) -> Iterator
     yield line(("node 0", "title"), (", the reference in PyTorch", "dim"))
     facts: list[tuple[str, str | Span]] = []
     if subject is not None:
-        facts += [("region", subject.region), ("language", subject.language), ("to beat", subject.incumbent)]
+        what = "task" if subject.task else "region"
+        facts += [(what, subject.region), ("language", subject.language), ("to beat", subject.incumbent)]
     facts += [
-        ("incumbent", duration(opened.incumbent_ns)),
+        (subject.bar if subject is not None else "incumbent", duration(opened.incumbent_ns)),
         ("PyTorch", duration(opened.reference_ns)),
         ("floor", duration(opened.floor_ns) if opened.floor_ns > 0 else "not known"),
         ("arm", f"{opened.arm}, {opened.strategy}, seed {opened.seed}"),

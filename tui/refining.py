@@ -161,7 +161,7 @@ def top(scene: Scene, width: int, ink: Ink) -> list[Line]:
     refined = known(scene)
     model = refined.options.model.rstrip("/").rpartition("/")[2] or scene.run
     subject = refined.subject
-    facts = [model, f"{subject.region} in {subject.language}" if subject is not None else refined.asked.region]
+    facts = [model, subject.text if subject is not None else refined.asked.region or "a task"]
     if scene.state.target is not None:
         facts.append(f"{scene.state.target.kind} {scene.state.target.arch}")
     second = _answers(refined, width, ink) if refined.nodes else chrome.stages(scene.state, width, ink, _OPENING)

@@ -1,7 +1,7 @@
 """A session on disk: what it was asked to do, its tree, its exchanges, and what a person asks of it while it works.
 
     RUN/session.json            the settings of the model and of the session, and the version of this format
-    RUN/subject.json            the region that is refined, once it was opened: names, times to beat, machine
+    RUN/subject.json            the region or task that is refined, once it was opened: names, times to beat, machine
     RUN/contract.json           what is asked of a kernel, for people
     RUN/principles.toml         the principles that every question of the session shows
     RUN/refine.jsonl            the tree (see `journal`)
@@ -44,6 +44,9 @@ class Asked:
     """What a session was asked to do, beside the settings of the model."""
 
     region: str
+    """Empty for a task."""
+    task: str = ""
+    """The SHA-256 of the task's file, whose path is the model of the settings; empty for a region of a model."""
     language: str = ""
     """Empty for the usual one of the target."""
     arm: str = "stark"
@@ -69,10 +72,10 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The region that a session refines, as a person and a promotion need it later."""
+    """The region or task that a session refines, as a person and a promotion need it later."""
 
     region: str
-    """Its name."""
+    """Its name; of a task that of its file."""
     kind: str
     language: WrittenLanguage
     contract: str
@@ -84,6 +87,18 @@ class Subject:
     """The name of what has to be beaten."""
     machine: dict[str, str] = field(default_factory=dict)
     """What a provenance says about the machine."""
+    task: str = ""
+    """The SHA-256 of the task's file; empty for a region of a model."""
+
+    @property
+    def bar(self) -> str:
+        """What has to be beaten is called this: a task's baseline is PyTorch, a region's incumbent any kernel."""
+        return "baseline" if self.task else "incumbent"
+
+    @property
+    def text(self) -> str:
+        """What is refined, and in which language, for people."""
+        return f"{'task ' if self.task else ''}{self.region} in {self.language}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +175,7 @@ class SessionFolder:
         return found.get("options"), _decoded(Asked, found.get("session"), file)
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return the entries of the tree so far; none before the region was opened.
+        """Return the entries of the tree so far; none before its region or task was opened.
 
         Raises:
             AgentCompileError: the journal is none, or of a newer version (usage).
@@ -168,7 +183,7 @@ class SessionFolder:
         return read_entries(self.path / JOURNAL)
 
     def subject(self) -> Subject | None:
-        """Return the region that is refined; None as long as it was not opened.
+        """Return the region or task that is refined; None as long as it was not opened.
 
         Raises:
             AgentCompileError: the file cannot be understood (usage).

@@ -20,6 +20,7 @@ from agentcompile.agents.windows import Window
 from agentcompile.ir.attempt import Contract, Role
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.digest import Json, digest
+from agentcompile.ir.kind import TASK
 from agentcompile.ir.trial import reason
 
 VERSION = "agents/1"
@@ -83,7 +84,7 @@ def prompt_of(
     written = nodes[window.node].written
     return RolePrompt(
         role=window.role,
-        system=rules(window.role, contract.language),
+        system=rules(window.role, contract.language, task=contract.kind.startswith(TASK)),
         user=readable(told),
         place=digest(
             "agents-place/1",

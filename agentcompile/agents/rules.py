@@ -65,8 +65,9 @@ pointers. `triton` and `tl` are imported. grid has one to three counts; block is
 NUM_WARPS and NUM_STAGES, where there are any, set those of the compiler. Dimensions are tl.constexpr constants.""",
 }
 
+_REGION, _TASK = "one region of a model", "a task (the PyTorch model in the interface's `definition`)"
 _PLAN = f"""\
-You plan the next attempt at a fast kernel for one region of a model. Another agent writes it, so say exactly what to
+You plan the next attempt at a fast kernel for {{subject}}. Another agent writes it, so say exactly what to
 change; you never write the change yourself. First find what limits the node's kernel: compare its time with the floor
 and with the other attempts, and read the feedback. Then choose one idea, the most promising that no attempt and no dead
 end has refuted.
@@ -82,7 +83,7 @@ Answer with one JSON object and nothing else:
   Whoever writes must leave all other lines as they are. For node 0, which has no kernel, it is an empty text."""
 
 _CODE = f"""\
-You write a kernel for one region of a model: correct first, then as fast as the floor allows.
+You write a kernel for {{subject}}: correct first, then as fast as the floor allows.
 `plan`, where it is not null, says what to change in the node's kernel. Its kernel_with_marks is that kernel with lines
 {BEGINS} and {ENDS}: change it between them alone, leave every other line exactly as it is,
 and leave the marks themselves out. Where it is empty or `plan` is null, write the whole file, and choose yourself what
@@ -94,7 +95,7 @@ to change.
 {_ANSWER.replace("{", "{{").replace("}", "}}")}"""
 
 _DEBUG = f"""\
-You mend a kernel for one region of a model that failed at a gate. Find why from the log and the checks of the node and
+You mend a kernel for {{subject}} that failed at a gate. Find why from the log and the checks of the node and
 of the attempts that it was made from (`lineage`, the latest first), and make the smallest change that mends it. Keep
 the idea of the kernel; do not fall back to a slow one.
 
@@ -105,7 +106,7 @@ the idea of the kernel; do not fall back to a slow one.
 {_ANSWER.replace("{", "{{").replace("}", "}}")}"""
 
 
-def rules(role: Role, language: WrittenLanguage) -> str:
-    """Return the first message to a role that works on a kernel in a language."""
+def rules(role: Role, language: WrittenLanguage, *, task: bool = False) -> str:
+    """Return the first message to a role that works on a kernel in a language, for a region or for a task."""
     text = {"plan": _PLAN, "code": _CODE, "debug": _DEBUG}[role]
-    return text.format(common=_COMMON, called=_CALLED[language])
+    return text.format(common=_COMMON, called=_CALLED[language], subject=_TASK if task else _REGION)

@@ -33,11 +33,11 @@ def session_of(options: Options, name: str) -> SessionFolder:
     Raises:
         AgentCompileError: there is none (usage).
     """
-    if name:
+    if name not in ("", "latest"):
         return SessionFolder.open(Path(name) if Path(name).is_dir() else options.runs / name)
     found = sessions_in(options.runs)
     if not found:
-        hint = "`agentcompile refine MODEL --region R` makes one"
+        hint = "`agentcompile refine MODEL --region R`, or `refine TASK.py`, makes one"
         raise AgentCompileError(f"{options.runs}: no sessions of `refine`", hint=hint)
     return SessionFolder.open(found[-1])
 

@@ -50,8 +50,8 @@ def state_of(node: Node) -> tuple[str, str]:
     return ("○" if node.sound else "✗"), node.verdict.kind
 
 
-def attempt_line(entries: Sequence[Entry], attempts: int, tokens: int) -> str:
-    """Return one line on the last attempt of a session."""
+def attempt_line(entries: Sequence[Entry], attempts: int, tokens: int, bar: str = "incumbent") -> str:
+    """Return one line on the last attempt of a session; `bar` is what has to be beaten."""
     opened, last = entries[0], entries[-1]
     assert isinstance(opened, Opened)
     head = f"attempt {attempts_of(entries)} of {attempts}"
@@ -63,7 +63,7 @@ def attempt_line(entries: Sequence[Entry], attempts: int, tokens: int) -> str:
     roles = "+".join(step.role for step in last.log)
     same = f", the code of node {last.repeats} again" if last.repeats is not None else ""
     if last.sound:
-        about = f"{duration(last.ns)}, {faster(last, opened.incumbent_ns)} of the incumbent"
+        about = f"{duration(last.ns)}, {faster(last, opened.incumbent_ns)} of the {bar}"
         about += f", {over(last.ns, opened.floor_ns)} the floor" if opened.floor_ns > 0 else ""
     else:
         about = _why(last)
@@ -100,13 +100,13 @@ def tree(entries: Sequence[Entry]) -> Table:
     return Table(heads=heads, rows=rows, right=(2, 3, 4))
 
 
-def board(entries: Sequence[Entry], most: int = 10) -> Table:
-    """Return the leaderboard: the fastest sound kernels beside the times to beat."""
+def board(entries: Sequence[Entry], most: int = 10, bar: str = "incumbent") -> Table:
+    """Return the leaderboard: the fastest sound kernels beside the times to beat, of which `bar` is the first."""
     nodes, opened = nodes_of(entries), entries[0]
     assert isinstance(opened, Opened)
     rows = [_standing(str(node.id), state_of(node), node.ns, opened) for node in leaderboard(nodes, most)]
     if rows:
-        rows.append(_standing("incumbent", ("", "to beat"), opened.incumbent_ns, opened))
+        rows.append(_standing(bar, ("", "to beat"), opened.incumbent_ns, opened))
         rows.append(_standing("pytorch", ("", "reference"), opened.reference_ns, opened))
         if opened.floor_ns > 0:
             rows.append(_standing("floor", ("", "roofline"), opened.floor_ns, opened))
@@ -164,6 +164,11 @@ def summary(
         "nodes": [_node(node) for node in nodes],
         "refusals": [{"node": one.node, "reason": one.reason} for one in entries if isinstance(one, Refused)],
     }
+
+
+def promoted(subject: Subject) -> str:
+    """Return what becomes of a kernel that was made a template."""
+    return "a kernel of a task, which no compile searches" if subject.task else "`agentcompile compile` searches it"
 
 
 def cost(usage: Usage) -> str:

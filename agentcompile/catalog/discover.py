@@ -17,7 +17,7 @@ from agentcompile.catalog.decode import from_toml, hint_of, read_text
 from agentcompile.catalog.manifest import Manifest
 from agentcompile.catalog.semantics import refuse, verify
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.kind import KindFacts
+from agentcompile.ir.kind import TASK, KindFacts
 from agentcompile.ir.template import QUOTED_INCLUDE, Template
 
 MANIFEST = "template.toml"
@@ -110,7 +110,8 @@ def load(
 
     `kinds` are the facts of every region kind, `layouts` the names in the layout table. An include, and a kernel file
     of another template, is looked for in its own root and then in the others. In the roots that are `lenient`, which
-    people and models write, a wrong template is quarantined and stops nothing.
+    people and models write, a wrong template is quarantined and stops nothing. Kernels of a task that is none of
+    `kinds` are passed over: they serve no region.
 
     Raises:
         AgentCompileError: a root does not exist, or a template of another root is wrong (usage); it names the first
@@ -123,6 +124,8 @@ def load(
             raise AgentCompileError(f"{root}: no such folder of templates", hint="check the path after --templates")
         order = [root, *(other for other in roots if other != root)]
         for manifest in sorted(root.glob(f"*/*/{MANIFEST}")):
+            if (kind := manifest.parent.parent.name).startswith(TASK) and kind not in kinds:
+                continue
             id, file = manifest.parent.relative_to(root).as_posix(), _shown(manifest, root)
             try:
                 templates = _verified(manifest, root, order, kinds, layouts)

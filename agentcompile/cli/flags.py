@@ -70,8 +70,12 @@ def _text(name: str, metavar: str | None, help: str) -> object:
     return Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=help)]
 
 
+def _argument(name: str, help: str) -> object:
+    return Annotated[str | None, typer.Argument(metavar=name.upper(), help=help)]
+
+
 _SETTINGS: dict[str, object] = {
-    "model": Annotated[str | None, typer.Argument(metavar="MODEL", help="A checkpoint directory, or preset:NAME.")],
+    "model": _argument("model", "A checkpoint directory, or preset:NAME."),
     "run_dir": RunDir,
     "memory": Annotated[
         bool | None,
@@ -115,7 +119,8 @@ def takes(*names: str, **helps: str) -> Callable[[Callable[..., int]], Callable[
     `helps` are other texts on some of them, where a verb means them otherwise.
     """
     shapes = {name: metavar for name, metavar, _ in _TEXTS}
-    own = {name: _text(name, shapes[name], help) for name, help in helps.items()}
+    own = {name: _text(name, shapes[name], help) for name, help in helps.items() if name in shapes}
+    own |= {name: _argument(name, help) for name, help in helps.items() if name not in shapes}
     return _takes({name: own.get(name, _SETTINGS[name]) for line in names for name in line.split()})
 
 

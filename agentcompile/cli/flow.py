@@ -55,7 +55,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRegion:
-    """A region that is refined: what is asked of a kernel, and the gates in front of one."""
+    """A region that is refined, or a task that stands as one: what is asked of a kernel, and the gates in front."""
 
     subject: Subject
     contract: Contract
@@ -156,6 +156,12 @@ class Flow:
         """Open a region of a checkpoint for refining; its workers end with the block. `fenced` confines them."""
         return _opened(options, region, language, emit, fenced)
 
+    def task(
+        self, options: Options, path: Path, language: WrittenLanguage | None, *, fenced: bool
+    ) -> AbstractContextManager[OpenRegion]:
+        """Open a task's file for refining; its processes end with the block. `fenced` confines written kernels."""
+        return _task_opened(options, path, language, fenced)
+
     def target(self, options: Options) -> Target:
         """Return the target that describes this machine."""
         from agentcompile.evaluation.machine import this_machine
@@ -185,6 +191,28 @@ def _opened(
             machine=machine_of(found.here.target),
         )
         yield OpenRegion(subject=subject, contract=contract, judge=found.judge, target=found.here.target)
+
+
+@contextmanager
+def _task_opened(options: Options, path: Path, language: WrittenLanguage | None, fenced: bool) -> Iterator[OpenRegion]:
+    from agentcompile.refine.promote import machine_of
+    from agentcompile.tasks.open import opened_task
+
+    with opened_task(options, path, language=language, fenced=fenced) as found:
+        contract, target = found.contract, found.here.target
+        subject = Subject(
+            region=path.name,
+            kind=contract.kind,
+            language=contract.language,
+            contract=contract.digest,
+            floor_ns=contract.floor_ns,
+            reference_ns=contract.reference_ns,
+            incumbent_ns=contract.incumbent_ns,
+            incumbent=found.baselines.name,
+            machine=machine_of(target),
+            task=found.task.digest,
+        )
+        yield OpenRegion(subject=subject, contract=contract, judge=found.judge, target=target)
 
 
 REAL = Flow()

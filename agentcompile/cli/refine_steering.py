@@ -11,7 +11,7 @@ from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.cleaning import clean
 from agentcompile.options import resolve
-from agentcompile.runs.tables import Table
+from agentcompile.runs.tables import Table, duration
 
 _LINE = 400
 
@@ -39,7 +39,7 @@ def show(flags: Mapping[str, object], name: str, *, node: int | None, screen: Sc
     status = sessions.status_of(folder)
     screen.text(f"{folder.path}: {status}, {attempts_of(entries)} of {asked.attempts} attempts")
     if subject is not None:
-        screen.text(f"{subject.region} in {subject.language}, to beat: {subject.incumbent}")
+        screen.text(f"{subject.text}, {subject.bar}: {subject.incumbent}, {duration(subject.incumbent_ns)}")
     table = views.tree(entries)
     screen.table(
         Table(
@@ -100,7 +100,7 @@ def stop(flags: Mapping[str, object], name: str, *, now: bool, screen: Screen) -
 
 
 def promote(flags: Mapping[str, object], name: str, node: int, *, called: str, screen: Screen) -> int:
-    """Write a node's kernel to the folder of templates that `compile` searches.
+    """Write a node's kernel to the folder of written templates.
 
     Raises:
         AgentCompileError: there is no such session or node, or it has no time (usage); the folder cannot be written
@@ -111,12 +111,12 @@ def promote(flags: Mapping[str, object], name: str, node: int, *, called: str, s
     nodes, subject = nodes_of(folder.entries()), folder.subject()
     sessions.check_node(nodes, node)
     if subject is None:
-        raise AgentCompileError(f"{folder.path}: no region was opened yet", hint="wait for its first attempt")
+        raise AgentCompileError(f"{folder.path}: nothing was opened yet", hint="wait for its first attempt")
     from agentcompile.refine.nodes import promote_node
 
     made = promote_node(nodes, node, subject, options.written, name=called)
     if not views.admissible(nodes[node]):
-        screen.say(f"warning: node {node} is not surely faster than the incumbent, {subject.incumbent}")
-    screen.text(f"{made}: node {node}; `agentcompile compile` searches it")
+        screen.say(f"warning: node {node} is not surely faster than the {subject.bar}, {subject.incumbent}")
+    screen.text(f"{made}: node {node}; {views.promoted(subject)}")
     screen.json({"run": str(folder.path), "node": node, "template": str(made)})
     return 0

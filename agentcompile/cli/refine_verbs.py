@@ -1,4 +1,4 @@
-"""The verb `refine` and its own verbs: a word after `refine` that is none of them is a checkpoint to refine."""
+"""The verb `refine` and its own verbs: a word after `refine` that is none of them is a checkpoint, or a task's file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class _Refine(TyperGroup):
 refine_app = typer.Typer(
     cls=_Refine,
     rich_markup_mode=None,
-    help="Let language models write kernels for a region: refine MODEL --region R; or look at a session and steer it.",
+    help="Let models write kernels for regions or tasks. `refine MODEL --region R` is for a region of a checkpoint, "
+    "`refine TASK.py` for a task; the other verbs look at a session and steer it.",
 )
 app.add_typer(refine_app, name="refine")
 Run = Annotated[str, typer.Argument(metavar="RUN", help="A session's name or folder; none: the newest.")]
@@ -49,6 +50,8 @@ _Heat = "0 to 2, or none to leave it to the server."
     "model target context threads advisor",
     "advisor_key advisor_calls advisor_tokens advisor_cents advisor_price advisor_seconds",
     "seconds seed run_dir templates user_templates",
+    model="A checkpoint directory, preset:NAME, or a task's .py file in KernelBench's format.",
+    context="Tokens that a checkpoint's cache holds; unset: 2,048, or the model's.",
     advisor="Who answers for all roles: openai:MODEL[@BASE_URL]; or replay:DIR.",
     advisor_calls="Most requests: 200.",
     advisor_tokens="Most tokens of these requests and answers: 5,000,000.",
@@ -58,7 +61,9 @@ _Heat = "0 to 2, or none to leave it to the server."
 )
 def start(
     flags: Flags,
-    region: Annotated[str | None, typer.Option("--region", metavar="R", help="A region's name, kind or id.")] = None,
+    region: Annotated[
+        str | None, typer.Option("--region", metavar="R", help="A checkpoint's region: name, kind or id.")
+    ] = None,
     language: Annotated[
         str | None, typer.Option("--language", metavar="cpp|cuda|triton", help="None: the target's usual one.")
     ] = None,
@@ -94,7 +99,7 @@ def start(
         str | None, typer.Option("--answered-by", metavar="TEXT", help="Who answers, for the record.")
     ] = None,
     promote: Annotated[
-        bool | None, typer.Option("--promote", help="Write the best kernel to the folder of templates.")
+        bool | None, typer.Option("--promote", help="Write the best kernel to the folder of written templates.")
     ] = None,
     unsafe: Annotated[
         bool | None, typer.Option("--unsafe", help="Run written code unconfined, where nothing can be confined.")
@@ -106,7 +111,7 @@ def start(
     events: Events = "",
     quiet: Quiet = False,
 ) -> int:
-    """Let language models write kernels for a region of a checkpoint; each passes the gates of a person's template.
+    """Let language models write kernels for a region of a checkpoint, or for a task; each passes the same gates.
 
     Other verbs look at a session and steer it: `refine show`, `prune`, `pause`, `resume`, `stop` and `promote`.
     """
@@ -195,7 +200,7 @@ def refine_promote(
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The template's name; none: from its text.")] = "",
     json: Json = False,
 ) -> int:
-    """Write a node's kernel to the folder of templates that `compile` searches."""
+    """Write a node's kernel to the folder of written templates; `compile` searches those of regions."""
     from agentcompile.cli import refine_steering
 
     return refine_steering.promote({}, run, node, called=name, screen=screen_of(json))

@@ -1,11 +1,11 @@
-"""The verb `refine`: agents write kernels for a region of a checkpoint, in a session that can be killed and goes on."""
+"""The verb `refine`: agents write kernels for a region or a task, in a session that can be killed and goes on."""
 
 from __future__ import annotations
 
 import fcntl
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -13,7 +13,7 @@ from typing import get_args
 from agentcompile import __version__, arguments
 from agentcompile.agents import views
 from agentcompile.agents.arms import models_of, replayed
-from agentcompile.agents.folder import JOURNAL, Asked, SessionFolder, sessions_in
+from agentcompile.agents.folder import JOURNAL, Asked, SessionFolder, Subject, sessions_in
 from agentcompile.agents.journal import Entry, Journal, attempts_of, spent_of
 from agentcompile.agents.policies import policy_of
 from agentcompile.agents.principles import Principle, dead_ends, library, library_text, merged
@@ -23,6 +23,7 @@ from agentcompile.agents.sessions import STOPPED
 from agentcompile.agents.steering import SteeredSession
 from agentcompile.agents.teams import Listener, secrets_of, team_of, temperatures_of
 from agentcompile.agents.tree import Node
+from agentcompile.backends import backend_of
 from agentcompile.cli.exits import recorded
 from agentcompile.cli.flow import REAL, Flow, OpenRegion
 from agentcompile.cli.render import Reporter, Screen, tee
@@ -32,11 +33,13 @@ from agentcompile.ir.advice import Usage
 from agentcompile.ir.attempt import WrittenLanguage
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.digest import SHORT
 from agentcompile.options import Options, resolve
 from agentcompile.runs import session
 from agentcompile.runs.session import environment_error, write_atomically
 from agentcompile.runs.stages import shared
 from agentcompile.runs.tables import duration
+from agentcompile.tasks.files import digest_of, names_task
 
 USUAL: Mapping[str, int] = {
     "advisor_calls": 200,
@@ -53,6 +56,8 @@ MAY_CHANGE = frozenset(
     }
 )  # fmt: skip
 """Settings that a session may go on with other values of: they change no question and no verdict that is there."""
+OF_CHECKPOINTS = ("context", "templates", "user_templates")
+"""Settings that say nothing about a task."""
 PRINCIPLES = "principles.toml"
 _LINE = 400
 
@@ -60,7 +65,7 @@ _LINE = 400
 def refine(
     flags: Mapping[str, object], given: Mapping[str, object], *, resume: bool, screen: Screen, flow: Flow = REAL
 ) -> int:
-    """Let agents write kernels for a region, in a session's folder that is new or begun.
+    """Let agents write kernels for a region or a task, in a session's folder that is new or begun.
 
     `flags` are settings, `given` the fields of `Asked`; None for what was not given.
 
@@ -71,6 +76,9 @@ def refine(
     _checked(options, asked, path)
     folder = SessionFolder(path) if resume else SessionFolder.create(path, encode(options), asked)
     screen.say(f"session    {path}")
+    for name in OF_CHECKPOINTS if asked.task else ():
+        if flags.get(name) is not None:
+            screen.say(f"warning: --{name.replace('_', '-')} says nothing about a task, and is left out")
     goes_on = f"agentcompile refine --resume --run-dir {path}"
     with session.Journal(folder.run) as events, Reporter(replace(screen, redraws=False), folder.run.state()) as told:
         spent = told.state.spent
@@ -93,11 +101,12 @@ def refine(
 def _worked(
     flow: Flow, options: Options, asked: Asked, folder: SessionFolder, emit: Emit, spent: Usage, screen: Screen
 ) -> tuple[Outcome, Listener]:
-    """Open the region, make the attempts, and show what came of them."""
-    language = _language(asked.language)
+    """Open the region or the task, make the attempts, and show what came of them."""
+    if asked.task:
+        screen.say(f"opens      {options.model}: loads it, and times PyTorch and torch.compile")
     with (
         closing(team_of(options, asked, folder.path, emit, spent)) as agents,
-        flow.region(options, asked.region, language, emit, fenced=not asked.unsafe) as region,
+        _opened(flow, options, asked, emit) as region,
     ):
         team = Listener(agents)
         target = region.target
@@ -116,7 +125,7 @@ def _worked(
         )
         steered = SteeredSession(folder, emit)
         with Journal(folder.path / JOURNAL) as journal:
-            record = _ShownRecord(journal, folder, region.contract.language, asked.attempts, screen)
+            record = _ShownRecord(journal, folder, region.subject, asked.attempts, screen)
             outcome = run_session(
                 region.contract,
                 region.judge,
@@ -133,18 +142,24 @@ def _worked(
     return outcome, team
 
 
+def _opened(flow: Flow, options: Options, asked: Asked, emit: Emit) -> AbstractContextManager[OpenRegion]:
+    language, fenced = _language(asked.language), not asked.unsafe
+    if asked.task:
+        return flow.task(options, Path(options.model), language, fenced=fenced)
+    return flow.region(options, asked.region, language, emit, fenced=fenced)
+
+
 class _ShownRecord:
     """The journal of a session that also writes each kernel for people, and says what became of it."""
 
     def __init__(
-        self, journal: Journal, folder: SessionFolder, language: WrittenLanguage, attempts: int, screen: Screen
+        self, journal: Journal, folder: SessionFolder, subject: Subject, attempts: int, screen: Screen
     ) -> None:
-        self._journal, self._folder = journal, folder
-        self._language: WrittenLanguage = language
+        self._journal, self._folder, self._subject = journal, folder, subject
         self._attempts, self._screen = attempts, screen
         for entry in journal.entries:  # what a killed process had no time for
             if isinstance(entry, Node):
-                folder.show_kernel(entry, language)
+                folder.show_kernel(entry, subject.language)
         if len(journal.entries) > 1:
             screen.say(f"goes on after attempt {attempts_of(journal.entries)}")
 
@@ -158,10 +173,11 @@ class _ShownRecord:
         self._journal.append(entry)
         self._screen.record(encode(entry))
         if isinstance(entry, Node):
-            self._folder.show_kernel(entry, self._language)
+            self._folder.show_kernel(entry, self._subject.language)
         if entry.kind in ("node", "refused"):
             tokens = spent_of(self.entries).tokens
-            self._screen.say(clean(views.attempt_line(self.entries, self._attempts, tokens), _LINE))
+            line = views.attempt_line(self.entries, self._attempts, tokens, self._subject.bar)
+            self._screen.say(clean(line, _LINE))
         elif entry.kind == "pruned":
             self._screen.say(f"closed the branch of node {entry.node}")
 
@@ -171,8 +187,9 @@ def _shown(
 ) -> None:
     """Show the leaderboard, why the session ended and what it cost, and promote the best kernel or say how."""
     subject = folder.subject()
-    assert subject is not None, "the region was opened"
-    screen.table(views.board(outcome.entries))
+    assert subject is not None, "the region or the task was opened"
+    bar = f"{subject.bar}, {subject.incumbent}"
+    screen.table(views.board(outcome.entries, bar=subject.bar))
     judged = outcome.attempts - outcome.refused - outcome.repeated
     screen.text(f"stopped: {clean(outcome.stopped, _LINE)}")
     screen.text(f"{outcome.attempts} attempts: {judged} judged, {outcome.refused} refused, {outcome.repeated} repeated")
@@ -181,17 +198,18 @@ def _shown(
     screen.text(f"{'recorded' if again else 'asked'}: {views.cost(spent)}")
     best, promoted = views.best_admissible(outcome.nodes), ""
     if best is None:
-        screen.text(f"no kernel is surely faster than the incumbent, {subject.incumbent}")
+        screen.text(f"no kernel is surely faster than the {bar}")
     else:
         ratio = views.faster(best, subject.incumbent_ns)
-        screen.text(f"node {best.id} passed every gate: {ratio} of the incumbent, {subject.incumbent}")
+        screen.text(f"node {best.id} passed every gate: {ratio} of the {bar}")
         if views.contended(best):
-            screen.text("contended: other processes disturbed the timing; a compile on a quiet machine times it again")
+            later = "session" if subject.task else "compile"
+            screen.text(f"contended: other processes disturbed the timing; a {later} on a quiet machine times it again")
         if asked.promote:
             from agentcompile.refine.nodes import promote_node
 
             promoted = str(promote_node(outcome.nodes, best.id, subject, options.written))
-            screen.text(f"promoted: {promoted}; `agentcompile compile` searches it")
+            screen.text(f"promoted: {promoted}; {views.promoted(subject)}")
         else:
             screen.text(f"keep it as a template: agentcompile refine promote {folder.path} {best.id}")
     found = views.summary(outcome.entries, subject, stopped=outcome.stopped, spent=spent)
@@ -211,8 +229,10 @@ def _silence(team: Listener, outcome: Outcome) -> str:
 def _asked_line(region: OpenRegion, options: Options) -> str:
     subject = region.subject
     times = f"pytorch {duration(subject.reference_ns)}, to beat {duration(subject.incumbent_ns)} ({subject.incumbent})"
-    floor = f", floor {duration(subject.floor_ns)}" if subject.floor_ns > 0 else ""
-    return f"region     {subject.region} of {Path(options.model).name} in {subject.language}: {times}{floor}"
+    times += f", floor {duration(subject.floor_ns)}" if subject.floor_ns > 0 else ""
+    if subject.task:
+        return f"task       {subject.region} in {subject.language}: {times}"
+    return f"region     {subject.region} of {Path(options.model).name} in {subject.language}: {times}"
 
 
 def _principles(folder: SessionFolder, options: Options) -> Sequence[Principle]:
@@ -250,10 +270,12 @@ def _language(text: str) -> WrittenLanguage | None:
 def _checked(options: Options, asked: Asked, path: Path) -> None:
     """Refuse what is wrong before a folder is made or a model is captured."""  # noqa: DOC501
     if not options.model:
-        hint = "agentcompile refine MODEL --region R, a checkpoint directory or preset:NAME"
+        hint = "agentcompile refine MODEL --region R, a checkpoint directory or preset:NAME; or refine TASK.py"
         raise AgentCompileError("no model was named", hint=hint)
-    if not asked.region:
-        hint = "--region R, a region's name, kind or id; `agentcompile inspect MODEL` lists them"
+    if names_task(options.model):
+        _task_checked(options, asked)
+    elif not asked.region:
+        hint = "--region R, a region's name, kind or id; `agentcompile inspect MODEL` lists them; a task is a .py file"
         raise AgentCompileError("no region was named", hint=hint)
     for name, value, least in (("attempts", asked.attempts, 1), ("patience", asked.patience, 0)):
         arguments.whole(f"--{name}", value, least, 100_000)
@@ -264,6 +286,15 @@ def _checked(options: Options, asked: Asked, path: Path) -> None:
     models_of(options, asked)
     temperatures_of(asked)
     team_of(options, asked, path, silent, Usage())
+
+
+def _task_checked(options: Options, asked: Asked) -> None:
+    if asked.region:
+        text = f"--region: {asked.region[:80]!r}, but {options.model} is a task, which has no regions"
+        raise AgentCompileError(text, hint="leave --region out, or name a checkpoint")
+    if options.target != "auto" and backend_of(options.target).own_memory:
+        text = f"--target: {options.target}, but kernels for tasks are judged on the CPU alone"
+        raise AgentCompileError(text, hint="--target cpu")
 
 
 def _secrets(options: Options, asked: Asked) -> tuple[str, ...]:
@@ -277,9 +308,10 @@ def _new(flags: Mapping[str, object], given: Mapping[str, object]) -> tuple[Opti
     usual = {name: USUAL[name] for name, source in found.sources if name in USUAL and source == "default"}
     options = replace(found.options, **usual)  # type: ignore[arg-type] # they are all int
     asked = replace(Asked(region=""), **_named(given))  # type: ignore[arg-type] # checked by Typer
-    path = (
-        Path(options.run_dir) if options.run_dir else session.new_name(options.runs, f"{options.model}-{asked.region}")
-    )
+    about = f"{options.model}-{asked.region}"
+    if names_task(options.model) and not asked.region:
+        asked, about = replace(asked, task=digest_of(Path(options.model))), Path(options.model).stem
+    path = Path(options.run_dir) if options.run_dir else session.new_name(options.runs, about)
     return replace(options, run_dir=str(path)), asked, path
 
 
@@ -301,7 +333,17 @@ def _resumed(flags: Mapping[str, object], given: Mapping[str, object]) -> tuple[
             text = f"--{name.replace('_', '-')}: {value!r}, but the session was begun with {old!r}"
             raise AgentCompileError(text, hint="leave it out, or begin a session in another folder")
     changed = {**new, "run_dir": str(path)}
-    return replace(options, **changed), replace(asked, **own), path  # type: ignore[arg-type] # checked above
+    options, asked = replace(options, **changed), replace(asked, **own)  # type: ignore[arg-type] # checked above
+    return options, _unchanged(Path(options.model), asked, path) if asked.task else asked, path
+
+
+def _unchanged(file: Path, asked: Asked, path: Path) -> Asked:
+    """Return what a session was asked to do; a task that changed since it was opened is refused."""  # noqa: DOC501
+    now = digest_of(file)
+    if now != asked.task and SessionFolder(path).subject() is not None:
+        text = f"{file}: the task changed since the session began: SHA-256 {asked.task[:SHORT]}, and now {now[:SHORT]}"
+        raise AgentCompileError(text, hint="restore the file, or begin a session in another folder")
+    return replace(asked, task=now)
 
 
 def _named(given: Mapping[str, object]) -> dict[str, object]:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from agentcompile.ir.region import Access, PortRole
 
+TASK = "task-"
+"""What the kind of a task begins with: it stands for one file, and is no kind of region of any model."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortFacts:

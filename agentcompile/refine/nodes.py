@@ -42,6 +42,7 @@ def promote_node(nodes: Sequence[Node], id: int, subject: Subject, root: Path, *
         incumbent_ns=subject.incumbent_ns,
         floor_ns=subject.floor_ns,
         machine=subject.machine,
+        task_file=subject.task,
     )
     return promote(node.written, about, root, kind=subject.kind, language=subject.language, name=name)
 

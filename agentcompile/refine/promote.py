@@ -1,5 +1,7 @@
 """Promotion: an admitted kernel becomes a folder among the user's templates, with where it comes from beside it.
 
+A kernel of a task has a folder there as well, below the task's own kind; the catalog passes over it.
+
 In: the two texts and their provenance. Out: ``<root>/<kind>/<name>/``, which appears whole or not at all, and never in
 the place of another template.
 """
@@ -95,6 +97,8 @@ def _holds(folder: Path, texts: Mapping[str, str]) -> bool:
 
 def _provenance(written: Written, about: Provenance, kind: str, language: WrittenLanguage, name: str) -> Provenance:
     """Return the provenance with the digests of what is written under that name."""  # noqa: DOC501
+    if about.task_file:  # what its manifest may name, only the open task says: the verdict shows that it was read
+        return replace(about, written=written.digest)
     made = read_all(written, kind, language, name)
     for one in made:
         if isinstance(one, Finding):

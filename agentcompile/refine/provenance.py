@@ -48,7 +48,9 @@ class Provenance:
     written: str = ""
     """The digest of manifest and kernel."""
     templates: tuple[str, ...] = ()
-    """The digests of the templates that the folder makes."""
+    """The digests of the templates that the folder makes; none for a kernel of a task, which no catalog reads."""
+    task_file: str = ""
+    """The SHA-256 of the task's file; empty for a region of a model."""
 
     @property
     def text(self) -> str:
@@ -72,8 +74,11 @@ def provenance_for(
     incumbent_ns: float,
     floor_ns: float,
     machine: Mapping[str, str],
+    task_file: str = "",
 ) -> Provenance:
     """Return where an admitted kernel comes from; `contract` is the digest of what was asked for.
+
+    `task_file` is the SHA-256 of a task's file, whose incumbent is its baseline.
 
     Raises:
         AgentCompileError: the kernel was not measured (usage).
@@ -83,12 +88,9 @@ def provenance_for(
         raise AgentCompileError(text, hint="promote a node that was measured")
     found = judged.verdict.measurement
     params = judged.feedback.get("params") if isinstance(judged.feedback, dict) else None
-    times = {
-        "kernel": found.median_ns,
-        "pytorch": found.baseline_ns,
-        "incumbent": round(incumbent_ns),
-        "floor": round(floor_ns),
-    }
+    bars = {"pytorch": found.baseline_ns, "incumbent": round(incumbent_ns)}
+    bars = {found.baseline: found.baseline_ns} if task_file else bars
+    times = {"kernel": found.median_ns, **bars, "floor": round(floor_ns)}
     return Provenance(
         task=task,
         contract=contract,
@@ -99,6 +101,7 @@ def provenance_for(
         params={k: v for k, v in params.items() if isinstance(v, (int, str))} if isinstance(params, dict) else {},
         machine=dict(machine),
         written=written.digest,
+        task_file=task_file,
     )
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.errors import AgentCompileError
+from agentcompile.ir.kind import TASK
+from agentcompile.tasks.files import digest_of
 from agentcompile.tasks.process import Child
 from agentcompile.tasks.wire import Fault, Load, Loaded, Refused, Reply, TaskRequest
 from agentcompile.worker.process import Expired, Lost
-
-MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class LoadedTask:
             AgentCompileError: the file is no sound task (usage); no process can be started (environment).
         """
         self.path, self.limits = path, limits
-        _readable(path)
+        self.digest = digest_of(path)
         self._child = Child("task")
         request = Load(path=str(path.resolve()), seed=seed, threads=threads, memory_bytes=limits.memory_bytes)
         try:
@@ -73,7 +73,7 @@ class LoadedTask:
     @property
     def kind(self) -> str:
         """What the task is called as a kind of region: ``task-`` and the file's name in small letters."""
-        return f"task-{re.sub(r'[^a-z0-9]+', '-', self.path.stem.lower()).strip('-') or 'file'}"
+        return f"{TASK}{re.sub(r'[^a-z0-9]+', '-', self.path.stem.lower()).strip('-') or 'file'}"
 
     @property
     def pid(self) -> int:
@@ -124,21 +124,3 @@ _DOING = {
     "baseline": "running it in PyTorch",
     "time-baseline": "timing PyTorch",
 }
-
-
-def _readable(path: Path) -> None:
-    """Check that the path names a file of Python that can be read."""  # noqa: DOC501
-    hint = "name a .py file in KernelBench's format: Model, get_inputs, get_init_inputs"
-    if path.suffix != ".py":
-        raise AgentCompileError(f"{path}: not a .py file", hint=hint)
-    if not path.is_file():
-        raise AgentCompileError(f"{path}: no such file", hint=hint)
-    try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            file.read(1)
-    except OSError as error:
-        text = f"{path}: cannot be read: {error.strerror}"
-        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="make the file readable") from error
-    if size > MAX_BYTES:
-        raise AgentCompileError(f"{path}: {size} bytes; a task has at most {MAX_BYTES}", hint=hint)

@@ -7,11 +7,12 @@ what is wrong and the remedy. The file is the user's own program and is trusted 
 from __future__ import annotations
 
 import copy
+import inspect
 import keyword
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ DTYPES: dict[torch.dtype, DType] = {
 }  # fmt: skip
 _FORMAT = "the format is KernelBench's: class Model(nn.Module), get_inputs() and get_init_inputs()"
 _DEVICE = re.compile("cuda|nvidia", re.IGNORECASE)
+LEAVE_DEVICES = "leave devices to the caller: make tensors and modules without .cuda() and device="
 _SKIPPED = ("num_batches_tracked",)
 """Tensors of modules that evaluation never reads."""
 
@@ -60,8 +62,9 @@ class LoadedModel:
         if not isinstance(made, type) or not issubclass(made, nn.Module):
             raise TaskFault("it has no class Model that is a torch.nn.Module", _FORMAT)
         reseed(seed)
-        values = self._init_inputs()
-        self.model = self._guarded("Model(*get_init_inputs())", lambda: made(*values)).eval().requires_grad_(False)
+        values, named = arguments(made, self._init_inputs())
+        model = self._guarded("Model(*get_init_inputs())", lambda: made(*values, **named))
+        self.model = model.eval().requires_grad_(False)
         self.tensors = list(_tensors(self.model))
         self.base = [tensor.detach().clone() for _, tensor in self.tensors]
         self.wide = _widened(self.model)
@@ -118,13 +121,13 @@ class LoadedModel:
             raise TaskFault(f"it has no function {name}", _FORMAT)
         return found  # type: ignore[no-any-return]
 
-    def _init_inputs(self) -> list[Any]:
+    def _init_inputs(self) -> list[Any] | dict[str, Any]:
         if not hasattr(self._module, "get_init_inputs"):
             return []
         found = self._guarded("get_init_inputs()", self._function("get_init_inputs"))
-        if not isinstance(found, (list, tuple)):
+        if not isinstance(found, (list, tuple, dict)):
             raise TaskFault("get_init_inputs() gives no list", "return the arguments of Model's constructor as a list")
-        return list(found)
+        return found if isinstance(found, dict) else list(found)
 
     def _guarded(self, what: str, call: Callable[[], Any]) -> Any:
         """Call a function of the file; whatever it raises is the file's fault."""  # noqa: DOC501
@@ -143,10 +146,40 @@ def fault_of(error: BaseException, what: str, path: Path) -> TaskFault:
     if isinstance(error, ModuleNotFoundError):
         return TaskFault(f"{what}: it imports {error.name}, which is not installed", f"install {error.name}")
     line = _line(error, path)
-    hint = "run the file on the CPU with PyTorch alone until it works"
+    said = f"{what}{line}: {type(error).__name__}: {str(error)[:300]}"
     if _DEVICE.search(str(error)):
-        hint = "leave devices to the caller: make tensors and modules without .cuda() and device="
-    return TaskFault(f"{what}{line}: {type(error).__name__}: {str(error)[:300]}", hint)
+        return TaskFault(f"it needs a GPU, and kernels for tasks are judged on the CPU alone: {said}", LEAVE_DEVICES)
+    return TaskFault(said, "run the file on the CPU with PyTorch alone until it works")
+
+
+def arguments(made: Callable[..., Any], given: list[Any] | dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return what ``get_init_inputs`` gives as arguments of a model's constructor: by place, and by name.
+
+    A list is taken by place, as KernelBench does. Where its last entry is a dictionary whose keys are the constructor's
+    parameters, or the list has no other meaning, that entry is taken by name: ``[16, {"bias": False}]``, and
+    ``[[16], {"bias": False}]`` as well.
+    """
+    if isinstance(given, dict):
+        return [], dict(given)
+    if not given or not isinstance(given[-1], dict):
+        return given, {}
+    *before, named = given
+    known = bool(named) and named.keys() <= inspect.signature(made).parameters.keys()
+    if not known and _fits(made, given, {}):
+        return given, {}
+    listed = len(before) == 1 and isinstance(before[0], (list, tuple))
+    for values in (list(before[0]) if listed else before, before):
+        if _fits(made, values, named):
+            return values, named
+    return given, {}
+
+
+def _fits(made: Callable[..., Any], values: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    try:
+        inspect.signature(made).bind(*values, **named)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _line(error: BaseException, path: Path) -> str:
@@ -167,7 +200,7 @@ def _module(path: Path) -> types.ModuleType:
     sys.modules[module.__name__] = module
     sys.path.append(str(path.parent))
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
         raise fault_of(error, "importing it", path) from error
     return module

@@ -18,9 +18,8 @@ from agentcompile.ir.attempt import Contract, WrittenLanguage
 from agentcompile.ir.target import Ceiling
 from agentcompile.materialize import isa_flags
 from agentcompile.options import Options
-from agentcompile.refine.contract import LANGUAGES
 from agentcompile.sandbox import require
-from agentcompile.tasks.contract import contract_of, region_of, residency_of
+from agentcompile.tasks.contract import contract_of, language_for, region_of, residency_of
 from agentcompile.tasks.inputs import seed_of
 from agentcompile.tasks.judging import TaskJudge
 from agentcompile.tasks.kernel import Workshop
@@ -62,6 +61,7 @@ def opened_task(
     if backend_of(here.device).own_memory:
         text = f"{path}: kernels for tasks are judged on the CPU alone"
         raise AgentCompileError(text, hint="--target cpu")
+    language_for(path, language, here.target)
     with LoadedTask(path, threads=here.target.threads, seed=options.seed, limits=limits or TaskLimits()) as task:
         with evaluator_of(here, options.seed) as evaluator:
             ceiling = ceilings(here, evaluator)
@@ -90,8 +90,7 @@ def gated(
         require()
     region = region_of(task)
     bar = baselines(task, residency=residency_of(region, here.target), seed=seed, compiled=compiled)
-    spoken = language or LANGUAGES[here.target.kind][0]
-    contract = contract_of(task, spoken, here.target, ceiling, bar.times, bar.told)
+    contract = contract_of(task, language_for(task.path, language, here.target), here.target, ceiling, bar.times)
     executor = compile_executor(here.store, toolchain=here.toolchain, flags=isa_flags(here.target))
     shop = Workshop(
         target=here.target,

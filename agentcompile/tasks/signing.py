@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from agentcompile.tasks.inputs import SHAPE_SCALES, varied
-from agentcompile.tasks.loading import DTYPES, LoadedModel, TaskFault, identifiers, widened_tree
+from agentcompile.tasks.loading import DTYPES, LEAVE_DEVICES, LoadedModel, TaskFault, identifiers, widened_tree
 from agentcompile.tasks.wire import Loaded, Signature, TensorFact, TensorRole
 
 _REPEATED = 1e-4
@@ -127,9 +127,7 @@ def _fact(name: str, role: TensorRole, tensor: Tensor, source: str, varies: bool
         text = f"{source}: a tensor of {tensor.dtype}, which no kernel can be given"
         raise TaskFault(text, f"use one of {', '.join(str(one) for one in DTYPES)}")
     if not tensor.is_cpu:
-        raise TaskFault(
-            f"{source}: a tensor on {tensor.device}", "make tensors and modules without .cuda() and device="
-        )
+        raise TaskFault(f"{source}: a tensor on {tensor.device}", LEAVE_DEVICES)
     shape = tuple(int(extent) for extent in tensor.shape)
     if 0 in shape:
         raise TaskFault(f"{source}: a tensor without elements, {list(shape)}", "give every extent 1 at least")

@@ -45,6 +45,8 @@ def get_init_inputs():
 """
 )
 """A parameter that is 1 at first, rows that end within a vector."""
+UNCOMPILED = "import torch._inductor.config as config\n\nconfig.cpp.cxx = ('no-such-compiler',)\n" + SCALED
+"""The same, which torch.compile fails on at once."""
 NORMED = (
     _HEAD
     + """\

@@ -4,11 +4,8 @@ workers judge; it is killed, goes on, is replayed with sockets closed, and its b
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +14,7 @@ from typing import Any
 import pytest
 
 from agentcompile.agents.folder import JOURNAL, SessionFolder
-from agentcompile.agents.journal import Refused, nodes_of
-from agentcompile.agents.spans import BEGINS, ENDS
-from agentcompile.agents.tree import Node
+from agentcompile.agents.journal import nodes_of
 from agentcompile.agents.views import admissible
 from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.trial import BuildFailed, Measured
@@ -28,6 +23,7 @@ from agentcompile.refine.provenance import provenance_in
 from agentcompile.system.probe import ceiling
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
+from tests.cpu.sessions_killed import COMPILER, asked_of, killed_when, manifest, marked, tree
 from tests.unit.loopback import Play, Server, completion, serving
 
 pytestmark = pytest.mark.alone
@@ -43,14 +39,7 @@ extern "C" void product(const product_args& a, int rank, int size) {{
 SHARES = """\
     long share = (numel + size - 1) / size, end = (rank + 1) * share < numel ? (rank + 1) * share : numel;
     for (long i = rank * share; i < end; ++i) a.y[i] = a.a[i] * a.b[i];"""
-LAUNCH = {
-    "entry": "product", "arguments": ["a", "b", "y"], "grid": [], "block": [], "shared_bytes": 0,
-    "cooperative": False, "cluster": [], "pdl": False, "early": [], "in_place": [], "pitched": [],
-}  # fmt: skip
-MANIFEST = {
-    "layouts": [], "params": [], "workspaces": [], "requires": [], "arch": [], "accumulation": "float32", "rounds": [],
-    "launch": [LAUNCH],
-}  # fmt: skip
+MANIFEST = manifest("product", "a", "b", "y")
 THREADS, ATTEMPTS = 1, 4
 QUESTIONS = [
     ("plan", 1), ("code", 1), ("debug", 2), ("plan", 3), ("code", 3), ("plan", 4), ("code", 4)
@@ -59,18 +48,8 @@ CHAIN = ("--strategy", "epsilon-greedy:epsilon=1.0", "--attempts", ATTEMPTS, "--
 """Every attempt starts from the only leaf, whatever the clock says."""
 
 
-def asked_of(request: dict[str, Any]) -> dict[str, Any]:
-    """The data of a question."""
-    data: dict[str, Any] = json.loads(request["messages"][1]["content"])
-    return data
-
-
 def draft(kernel: str) -> Play:
     return completion({"notes": "as planned", "manifest": MANIFEST, "kernel": kernel})
-
-
-def marked(kernel: str) -> str:
-    return kernel.replace(LOOP, f"{BEGINS}\n{LOOP}\n{ENDS}").replace(SHARES, f"{BEGINS}\n{SHARES}\n{ENDS}")
 
 
 def mind(request: dict[str, Any]) -> Play:
@@ -79,7 +58,7 @@ def mind(request: dict[str, Any]) -> Play:
     node = next(one for one in data["nodes"] if one["id"] == data["node"])
     match data["role"], data["attempt"]:
         case "plan", attempt:
-            shown = marked(node["kernel"]) if node.get("kernel") else ""
+            shown = marked(node["kernel"], LOOP, SHARES) if node.get("kernel") else ""
             idea = {1: "one loop over all elements", 3: "give each thread a share in a row"}.get(attempt, "rename it")
             return completion({"diagnosis": "calls cost more", "instruction": idea, "kernel_with_marks": shown})
         case "code", 1:
@@ -90,18 +69,6 @@ def mind(request: dict[str, Any]) -> Play:
             return draft(KERNEL.replace(LOOP, SHARES))
         case _:
             return draft(node["kernel"].replace("product", "other"))
-
-
-def tree(run: Path) -> list[tuple[object, ...]]:
-    """A session's tree without its times."""
-    entries = SessionFolder(run).entries()
-    grown = [one for one in entries if isinstance(one, (Node, Refused))]
-    return [
-        (one.id, one.parent, one.written.digest if one.written else "", one.repeats)
-        if isinstance(one, Node)
-        else (one.node, one.reason)
-        for one in grown
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +82,6 @@ class Refined:
     killed: int
     early: list[tuple[object, ...]]
     done: flows.Ended
-
-
-COMPILER = {"AGENTCOMPILE_COMPILER": os.environ.get("CXX_REAL", "")}
-"""The compiler itself: what stands before it in tests is a script, which no fence lets run."""
 
 
 @pytest.fixture(scope="module")
@@ -136,24 +99,6 @@ def refined(
         early = tree(run)
         done = flows.verb(warm, "refine", "--resume", "--run-dir", run, "--json", env=COMPILER)
         yield Refined(home=warm, model=model, run=run, server=server, killed=code, early=early, done=done)
-
-
-def killed_when(home: Path, arguments: tuple[object, ...], root: Path, exchanges: int) -> int:
-    """Run a session, and kill it as soon as so many answers are kept."""
-    with (root / "said").open("w") as said:
-        process = subprocess.Popen(
-            flows.command(*arguments), env=flows.environment(home, COMPILER), cwd=flows.ROOT, stdin=subprocess.DEVNULL,
-            stdout=said, stderr=said, start_new_session=True,
-        )  # fmt: skip
-        deadline = time.monotonic() + 600
-        while process.poll() is None and time.monotonic() < deadline:
-            if len(list((root / "run/exchanges").glob("*.json"))) >= exchanges:
-                break
-            time.sleep(0.02)
-        process.kill()
-        code = process.wait(60)
-    assert code == -signal.SIGKILL, (root / "said").read_text()
-    return code
 
 
 def test_a_killed_session_goes_on_to_its_best_kernel(refined: Refined) -> None:

@@ -109,7 +109,7 @@ def test_a_path_that_is_no_task_is_refused(tmp_path: Path) -> None:
         with pytest.raises(AgentCompileError, match=name):
             LoadedTask(tmp_path / name, threads=1, seed=0, limits=LIMITS)
     (tmp_path / "folder.py").mkdir()
-    with pytest.raises(AgentCompileError, match="no such file"):
+    with pytest.raises(AgentCompileError, match="a folder, and no file"):
         LoadedTask(tmp_path / "folder.py", threads=1, seed=0, limits=LIMITS)
     (tmp_path / "large.py").write_bytes(b"#" * (1 << 21))
     with pytest.raises(AgentCompileError, match="at most"):

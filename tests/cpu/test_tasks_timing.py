@@ -15,10 +15,9 @@ from agentcompile.tasks.contract import region_of
 from agentcompile.tasks.load import LoadedTask
 from agentcompile.tasks.open import gated
 from agentcompile.tasks.timing import EAGER, baselines
-from tests.cpu.tasked import CEILING, LIMITS, NORMED, SCALED, here
+from tests.cpu.tasked import CEILING, LIMITS, NORMED, SCALED, UNCOMPILED, here
 
 COMPILED = "torch.compile"
-UNCOMPILED = "import torch._inductor.config as config\n\nconfig.cpp.cxx = ('no-such-compiler',)\n" + SCALED
 
 
 @pytest.fixture
