@@ -3,7 +3,7 @@
 In: task files in KernelBench's format, arms, limits, who answers. Out: FILE with a row for each task, arm and seed and
 what follows from them, tables on the terminal, and FILE.png and FILE.svg with the share of sessions by speed-up. A run
 that was stopped at any moment goes on with the same command: finished sessions are in FILE.partial.jsonl, a session
-that was cut is in FILE.sessions, and no question that was answered is asked again. With --replay nothing opens a socket.
+that was cut is in FILE.sessions, and no question that was answered is asked again. --replay opens no socket.
 """
 
 from __future__ import annotations

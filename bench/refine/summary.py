@@ -40,8 +40,9 @@ class Mean:
     over: str
     """The form of PyTorch, or `BASELINE`."""
     value: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+    """None for a single task, which shows nothing of how tasks differ."""
     tasks: int
     """Tasks with a kernel that was timed; the others are left out."""
 
@@ -86,9 +87,11 @@ def wilson(count: int, of: int) -> Rate:
     return Rate(count=count, of=of, low=low, high=1.0 if count == of else middle + half)
 
 
-def geometric(values: Sequence[float]) -> tuple[float, float, float]:
+def geometric(values: Sequence[float]) -> tuple[float, float | None, float | None]:
     """Return the geometric mean of positive values, one at least, and its bootstrap interval, always the same one."""
     logs, draw = [math.log(value) for value in values], random.Random(0)
+    if len(logs) < 2:
+        return values[0], None, None
     found = sorted(fmean(draw.choices(logs, k=len(logs))) for _ in range(RESAMPLES))
     tail = round(RESAMPLES * 0.025)
     return math.exp(fmean(logs)), math.exp(found[tail - 1]), math.exp(found[-tail])

@@ -79,7 +79,7 @@ def _arms(found: Sequence[Summary]) -> Table:
             f"{one.tokens:,}",
             f"{one.cents:.2f}",
             f"{one.seconds:.0f}",
-            ", ".join(f"{count} {end}" for end, count in one.ended),
+            ", ".join(f"{end}: {count}" for end, count in one.ended),
         )
         for one in found
     ]
@@ -99,7 +99,10 @@ def _means(found: Sequence[Summary]) -> Table:
 
 def _mean(one: Summary, name: str) -> str:
     mean: Mean | None = next((mean for mean in one.means if mean.over == name), None)
-    return f"{mean.value:.2f}× ({mean.low:.2f}–{mean.high:.2f})" if mean is not None else "-"
+    if mean is None:
+        return "-"
+    ends = f" ({mean.low:.2f}–{mean.high:.2f})" if mean.low is not None and mean.high is not None else ""
+    return f"{mean.value:.2f}×{ends}"
 
 
 def _tasks(one: Summary) -> str:
