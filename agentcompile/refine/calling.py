@@ -80,7 +80,7 @@ _CPP = [
     "also run one after another in any order",
     "no atomics: no two ranks write to one element in a launch. What ranks summed in part goes to a workspace, a slot "
     "for each, and a later launch adds the slots in a fixed order",
-    # An empty kernel of two launches, by `ac_time`: 0.19 us, of one 0.05 (AVX2 EPYC, 2 threads with cores of their own).
+    # An empty kernel of two launches takes 0.19 us, of one 0.05 (AVX2 EPYC, 2 threads with cores of their own).
     "a launch with its barrier costs about 0.1 us beside its work where two threads have cores of their own, and more "
     "with more threads; the slowest rank decides, so share the work evenly",
     "variables outside of functions and static ones are const; small arrays may be local, large ones are workspaces",

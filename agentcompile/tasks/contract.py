@@ -157,7 +157,11 @@ def _manifest(region: Region, language: WrittenLanguage) -> Json:
     found = manifest(region, language)
     keys = found["keys"]
     assert isinstance(keys, dict)
-    idle = {"layouts": "an empty list: all buffers of a task are row-major", "rounds": "an empty list"}
+    idle = {
+        "layouts": "an empty list: all buffers of a task are row-major",
+        "rounds": "an empty list",
+        "accumulation": "float32, float64 or bf16x2: how sums are kept; the tolerance is the same",
+    }
     return found | {"keys": {**keys, **idle}}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from .result import Beside, Ended, Row, Study
+from .result import Beside, Row, Study
 
 Z = 1.959963984540054
 """The quantile of the normal distribution for intervals of 95 %."""
@@ -66,7 +66,7 @@ class Summary:
     tokens: int
     cents: float
     seconds: float
-    ended: tuple[tuple[Ended, int], ...]
+    ended: tuple[tuple[str, int], ...]
     """How many sessions each end had."""
     contended: int
     """Sessions whose fresh timing was disturbed."""
