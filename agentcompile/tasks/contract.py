@@ -244,8 +244,7 @@ def _tolerance(told: Loaded, signature: Signature) -> Json:
         "the outputs are rounded to their dtype once, at the end",
         "earned": "e: the largest of the errors against r of PyTorch in the task's dtype, of r itself when inputs and "
         "parameters move by float32's rounding, and of rounding r to the dtype; as root mean square",
-        "element": f"|y - r| <= {ROUNDING_SLACK} * u * |r| + {PEAK:g} * ratio * e of its row, "
-        "in which rounding r has no part",
+        "element": f"|y - r| <= {ROUNDING_SLACK} * u * |r| + {PEAK:g} * ratio * e of its row",
         "error_ratio": "rms(y - r) <= ratio * e over each output",
         "ratio": {name: RATIO[dtype] for name, dtype in dtypes.items() if dtype in RATIO},
         "u": {name: ROUNDOFF[dtype] for name, dtype in dtypes.items() if dtype in ROUNDOFF},
