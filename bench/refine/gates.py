@@ -11,11 +11,20 @@ from pathlib import Path
 
 from agentcompile.agents.tree import Node
 from agentcompile.ir.attempt import Contract, Judge
-from agentcompile.ir.trial import Measurement, reason
+from agentcompile.ir.trial import Crashed, Incorrect, Measurement, TimedOut, reason
 from agentcompile.options import Options
 from agentcompile.tasks.open import OpenedTask, opened_task
 
 from .result import Beside, TaskFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untimed:
+    """Why a kernel was not timed once more."""
+
+    reason: str
+    wrong: bool = False
+    """Whether it is the kernel's fault: it gave wrong results, crashed or hung."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +35,7 @@ class Gates:
     judge: Judge
     facts: TaskFacts
     device: str
-    again: Callable[[Node], tuple[Beside, ...] | str]
+    again: Callable[[Node], tuple[Beside, ...] | Untimed]
     """Times a kernel that passed every gate once more beside every form of PyTorch, or says why not."""
 
 
@@ -51,14 +60,14 @@ def _gates(task: OpenedTask, path: Path, text: str) -> Gates:
         name=path.stem, text=text, us=dict(bar.us), failed=dict(bar.failed), floor_us=round(floor_ns / 1e3, 3)
     )
 
-    def again(node: Node) -> tuple[Beside, ...] | str:
+    def again(node: Node) -> tuple[Beside, ...] | Untimed:
         assert node.written is not None
         params = tuple((name, value) for name, value in json.loads(node.feedback)["params"].items())
         found = task.judge.beside(node.written, params)
         if not isinstance(found, tuple):
-            return reason(found)
+            return Untimed(reason=reason(found), wrong=isinstance(found, (Incorrect, Crashed, TimedOut)))
         if not all(math.isfinite(one.log_ratio) for one in found):
-            return "too few rounds of the fresh timing count: the machine is too busy"
+            return Untimed(reason="too few rounds of the fresh timing count: the machine is too busy")
         return tuple(map(_beside, found))
 
     return Gates(contract=task.contract, judge=task.judge, facts=facts, device=task.here.target.device, again=again)

@@ -58,7 +58,7 @@ class Row:
     beside: tuple[Beside, ...] = ()
     """That kernel timed once more, beside every form of PyTorch in the same rounds."""
     untimed: str = ""
-    """Why it was not timed once more."""
+    """Why it was not timed once more; a kernel that failed then counts as none."""
     compiled: int = 0
     """Attempts that compiled."""
     correct: int = 0

@@ -27,7 +27,7 @@ from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.digest import SHORT, digest
 
 from ..harness.ledger import Ledger
-from .gates import Gates, Opens
+from .gates import Gates, Opens, Untimed
 from .result import Ended, Row, TaskFacts, attempts_in, counts
 
 JOURNAL = "refine.jsonl"
@@ -193,7 +193,9 @@ def _ended(outcome: Outcome, asks: Metered, limits: Limits) -> Ended:
 def _row(task: str, arm: str, seed: int, outcome: Outcome, ended: Ended, gates: Gates) -> Row:
     best = views.best_admissible(outcome.nodes) or outcome.best
     beside = gates.again(best) if best is not None else ()
-    timed = not isinstance(beside, str)
+    untimed = beside if isinstance(beside, Untimed) else None
+    if untimed is not None and untimed.wrong:
+        best = None
     compiled, correct = counts(outcome.nodes)
     used: Usage = outcome.usage
     return Row(
@@ -205,8 +207,8 @@ def _row(task: str, arm: str, seed: int, outcome: Outcome, ended: Ended, gates: 
         stopped=clean(outcome.stopped, _LINE),
         best=best.id if best is not None else 0,
         us=round(best.ns / 1e3, 3) if best is not None else 0.0,
-        beside=beside if not isinstance(beside, str) else (),
-        untimed="" if timed else clean(str(beside), _LINE),
+        beside=beside if not isinstance(beside, Untimed) else (),
+        untimed=clean(untimed.reason, _LINE) if untimed is not None else "",
         compiled=compiled,
         correct=correct,
         calls=used.calls,

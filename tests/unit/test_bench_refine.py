@@ -23,7 +23,7 @@ from agentcompile.ir.attempt import Judged, Role, Written
 from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, NumericReport, Rejected, TimedOut
 from bench.harness.ledger import Ledger as Kept
-from bench.refine.gates import Gates
+from bench.refine.gates import Gates, Untimed
 from bench.refine.result import Attempt, Beside, Row, Study, TaskFacts, compiled
 from bench.refine.sessions import Limits, Runner
 from bench.refine.summary import BASELINE, curve, fast_share, geometric, summaries, wilson
@@ -160,6 +160,7 @@ class World:
     limits: Limits = field(default_factory=lambda: Limits(attempts=3, tokens=0, strategy="greedy"))
     dies_at: int = 0
     silent_from: int = 1 << 30
+    untimed: Untimed | None = None
     steps: int = 0
     asked: list[str] = field(default_factory=list)
     opened: list[str] = field(default_factory=list)
@@ -194,8 +195,8 @@ class World:
                 world.step()
                 return super().judge(written)
 
-        def again(node: Node) -> tuple[Beside, ...]:
-            return beside(1000.0 / node.ns, 900.0 / node.ns)
+        def again(node: Node) -> tuple[Beside, ...] | Untimed:
+            return self.untimed or beside(1000.0 / node.ns, 900.0 / node.ns)
 
         facts = TaskFacts(name=path.stem, text=text, us={"pytorch": 1.0})
         yield Gates(contract=CONTRACT, judge=Mortal(), facts=facts, device="Test CPU", again=again)
@@ -302,6 +303,14 @@ def test_a_replay_makes_the_same_rows_and_ends_where_the_ceiling_was(tmp_path: P
     asked = len(one.asked)
     assert one.rows(replays=True) == rows
     assert len(one.asked) == asked
+
+
+@pytest.mark.parametrize("wrong", [True, False])
+def test_a_kernel_that_fails_its_fresh_timing_counts_as_none(wrong: bool, tmp_path: Path) -> None:
+    (found,) = world(tmp_path, untimed=Untimed(reason="element: 2 > 1", wrong=wrong)).rows(("sampling",))
+    assert found.success is not wrong
+    assert not found.fast
+    assert found.untimed == "element: 2 > 1"
 
 
 def test_a_replay_without_an_answer_says_so_and_goes_on(tmp_path: Path) -> None:
