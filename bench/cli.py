@@ -19,6 +19,7 @@ RECIPES: Mapping[str, tuple[str, str]] = {
     "steps": ("steps", "where a CUDA lock's decode step spends its time, by context, launch and region"),
     "long": ("figures.long", "logits far into the cache beside fp32, for a lock and for PyTorch"),
     "advised": ("advised", "what a model's answers were in compiles that it advised: read, accepted, refused and why"),
+    "refine": ("refine.recipe", "arms of agents that write kernels for tasks, at equal attempts and equal tokens"),
     "app": ("app", "the terminal app: first paint, heartbeat under load, opening a long run, a compile beside it"),
     "spaces": ("ablation.recording", "the whole space of regions of a model, timed, for `agentcompile ablate --space`"),
     "campaign": ("campaign.recipe", "attacks in bulk: kills, locks, advice, mutants, wrong calls"),

@@ -37,6 +37,8 @@ class Opened:
     floor_ns: float
     reference_ns: float
     incumbent_ns: float
+    measured: str = "null"
+    """What else was measured, as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.kind import TASK
 from agentcompile.ir.trial import reason
 
-VERSION = "agents/1"
+VERSION = "agents/2"
 """Prompt version, raised with every change of the text or of its data."""
 KERNELS = 60_000
 """Most characters of kernels beside the node's own; the fastest are shown first."""
@@ -107,6 +107,7 @@ def _contract(contract: Contract) -> Json:
         "floor_us": _us(contract.floor_ns) or None,
         "reference_us": _us(contract.reference_ns),
         "incumbent_us": _us(contract.incumbent_ns),
+        "measured": contract.measured,
     }
 
 

@@ -29,6 +29,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.attempt import Contract, Judge, Judged, Role, Written
 from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import canonical
 from agentcompile.ir.trial import Measured
 
 ATTEMPTS = 30
@@ -169,6 +170,7 @@ def _opened(contract: Contract, record: Record, settings: Settings) -> Contract:
         floor_ns=contract.floor_ns,
         reference_ns=contract.reference_ns,
         incumbent_ns=contract.incumbent_ns,
+        measured=canonical(contract.measured).decode(),
     )
     if not record.entries:
         record.append(now)
@@ -180,7 +182,13 @@ def _opened(contract: Contract, record: Record, settings: Settings) -> Contract:
                 f"the session was begun with {name} {getattr(first, name)}, and not {getattr(now, name)}",
                 hint="go on with what it was begun with, or begin in another folder",
             )
-    return replace(contract, floor_ns=first.floor_ns, reference_ns=first.reference_ns, incumbent_ns=first.incumbent_ns)
+    return replace(
+        contract,
+        floor_ns=first.floor_ns,
+        reference_ns=first.reference_ns,
+        incumbent_ns=first.incumbent_ns,
+        measured=json.loads(first.measured),
+    )
 
 
 class _Session:

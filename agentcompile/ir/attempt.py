@@ -31,10 +31,12 @@ class Contract:
     """The time of the captured operators in PyTorch."""
     incumbent_ns: float
     """The time of the fastest admitted kernel, or of PyTorch where there is none: the bar."""
+    measured: Json = None
+    """What else was measured on this machine: its rates, which of them limits, PyTorch's arms."""
 
     @property
     def digest(self) -> str:
-        """The identity of what is asked for; measured times are left out."""
+        """The identity of what is asked for; what was measured is left out."""
         return digest("contract/1", self.region, self.kind, self.language, self.interface)
 
 

@@ -39,11 +39,11 @@ MANIFEST_KEYS: Mapping[str, str] = {
     "requires": "an array of expressions that must hold; it may be empty",
     "rounds": "an array of [value, dtype]: values between the operators that are kept narrower than float32",
     "call": "leave it out",
-    "layouts": "table of port family to layout name, for weights and states; absent ones are row-major",
-    "params": "tables [params.NAME] with domain (array of whole numbers), default (one of them) and about; optional",
-    "workspaces": "tables [[workspaces]] with name, dtype (fp32, int64, int32, bf16), count (an expression, elements) "
-    'and initial ("undefined", or "zero": zeros before the first launch, and every launch leaves zeros)',
-    "launch": "tables [[launch]], in order: entry and arguments (port families, workspaces, each once); see `launch`",
+    "layouts": "the layout of port families, for weights and states; what is not named is row-major",
+    "params": "constants in capitals: name, domain (whole numbers), default (one of them) and about; optional",
+    "workspaces": "scratch that all ranks see: name, dtype (fp32, int64, int32, bf16), count (an expression, elements) "
+    'and initial ("undefined", or "zero": zeros before the first step, and every step leaves zeros); optional',
+    "launch": "the launches in their order, each with entry and arguments; see `launch_keys`",
     "dtype": "leave it out",
 }
 """Every key of a manifest, and what it takes."""
@@ -67,17 +67,28 @@ _ALWAYS = [
     "every buffer is dense, and begins at a multiple of {align} bytes; no two arguments overlap",
     "every element of every output is written by each step; what outputs and undefined workspaces held means nothing",
     "inputs, weights and states are not changed, except for the slots that the operators append",
-    "no state is kept between launches, except in workspaces that the launches of one step share, in order",
+    "a step is all launches in their order; it keeps nothing for the next step, and its launches share workspaces",
     "results depend on the arguments alone: no clock, no random number, no count of calls, no address",
 ]
 _CPP = [
     "every one of `threads` threads calls the entry, with its rank from 0 on and size = threads; it does its own part",
-    "after each [[launch]] all threads meet at a barrier; inside a launch no thread waits for another, since ranks may "
-    "also run one after another in any order",
+    "the struct of an entry E is called E_args and made from the arguments of its launch: member x points to x_t, "
+    "const where it is only read; a workspace is a pointer to float, int64_t, int32_t or bf16, as its dtype says",
+    "x_numel[0] is the number of elements of port x, x_rows[0] its first extent; [i] of the i-th of numbered ports",
     "a family with numbered ports (w.0, w.1) is an array of pointers in that order, any other is one pointer",
-    "bf16 and fp16 are structs with the member `bits`: widen bf16 by shifting its bits 16 to the left into a float's, "
-    "and round a float to bf16 to nearest even, with NaN kept",
-    "a [[launch]] of C++ has entry and arguments alone: no grid and no block",
+    "after each launch all threads meet at a barrier; inside a launch no thread waits for another, since ranks may "
+    "also run one after another in any order",
+    "no atomics: no two ranks write to one element in a launch. What ranks summed in part goes to a workspace, a slot "
+    "for each, and a later launch adds the slots in a fixed order",
+    # An empty kernel of two launches takes 0.19 us, of one 0.05 (AVX2 EPYC, 2 threads with cores of their own).
+    "a launch with its barrier costs about 0.1 us beside its work where two threads have cores of their own, and more "
+    "with more threads; the slowest rank decides, so share the work evenly",
+    "variables outside of functions and static ones are const; small arrays may be local, large ones are workspaces",
+    "bf16 and fp16 are structs with the member `bits`; the skeleton shows how to widen and round them",
+    "the order of floating-point operations is kept (no -ffast-math) and exp, tanh and erf are calls for one number "
+    "each: vector code for sums and such functions has to be written, by intrinsics, types with vector_size, or "
+    "several sums side by side",
+    "a launch of C++ has entry and arguments alone: no grid and no block",
 ]
 _CUDA = [
     "the argument struct is passed by value, as __grid_constant__; there are pointers in it and nothing else",
@@ -99,10 +110,10 @@ _FORBIDDEN: dict[WrittenLanguage, list[Json]] = {
     "cpp": [
         f"headers other than {', '.join(f'<{name}>' for name in HEADERS)}, and #include of quoted names",
         "heap, files, threads, processes, sockets, signals, environment, exit and abort, thread_local, goto, dlopen",
-        "std:: containers, streams, threads, atomics and strings; new and delete; exceptions and RTTI",
+        "std:: containers but array and span, streams, threads, atomics, strings; new and delete; exceptions and RTTI",
         "`extern` other than the definition of an entry; using-declarations of std",
         "assembly that leaves the kernel (call, jmp, syscall, ret) or reads clocks, random numbers or the core",
-        "attributes that run code or replace functions; pragmas but unroll, ivdep, omp simd, GCC optimize or target",
+        "attributes that run code or replace functions; pragmas other than GCC unroll, ivdep, optimize and target",
         "## in macros, trigraphs, digraphs, raw strings",
     ],
     "cuda": [
@@ -125,6 +136,35 @@ _SIGNATURE: dict[WrittenLanguage, str] = {
 _RULES: dict[WrittenLanguage, list[str]] = {"cpp": _CPP, "cuda": _CUDA, "triton": _TRITON}
 _ALIGN: dict[WrittenLanguage, int] = {"cpp": 64, "cuda": 16, "triton": 16}
 _GEOMETRY = '\ngrid = ["threads"]\nblock = ["256"]'
+_ANSWERED = ("layouts", "params", "workspaces", "requires", "arch", "accumulation", "rounds", "launch")
+"""The keys of a manifest that an answer has; the others are written for it."""
+_WIDE_BF16 = """\
+static inline float widened(bf16 x) {
+    const uint32_t bits = uint32_t(x.bits) << 16;
+    float y;
+    std::memcpy(&y, &bits, sizeof y);
+    return y;
+}
+static inline bf16 rounded(float x) {  // to nearest even; NaN stays NaN
+    uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    if (x != x) return bf16{0x7fc0};
+    return bf16{uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
+}
+"""
+_WIDE_FP16 = """\
+static inline float widened(fp16 x) {
+    _Float16 y;
+    std::memcpy(&y, &x.bits, sizeof y);
+    return float(y);
+}
+static inline fp16 rounded_fp16(float x) {
+    const _Float16 y = _Float16(x);
+    fp16 z;
+    std::memcpy(&z.bits, &y, sizeof y);
+    return z;
+}
+"""
 
 
 def skeleton(region: Region, language: WrittenLanguage) -> Template:
@@ -165,17 +205,34 @@ def calling(region: Region, language: WrittenLanguage, target: Target) -> dict[s
     return {
         "entry": _SIGNATURE[language].format(arguments=", ".join(_families(region))),
         "rules": list(rules),
+        "skeleton": skeleton_text(region, language),
         "head_of_the_program": PROLOGUES[language](made, region, (), target),
-        "head_note": "Generated in front of the kernel file, for the manifest below; the argument struct of each entry "
-        "follows from its launch. Parameters are added as constants under their names. Declare none of these again.",
+        "head_note": "Generated in front of the kernel file, here for the manifest below; the argument struct of each "
+        "entry follows from its launch. Parameters are added as constants under their names. Declare none of these "
+        "again. The skeleton, behind it, compiles and computes nothing.",
         "flags": [*own, *FLAGS[language](target)],
         "limits": limits,
     }
 
 
 def manifest(region: Region, language: WrittenLanguage) -> dict[str, Json]:
-    """Return the file names, the keys of ``template.toml`` and a whole one to start from."""
+    """Return the keys of a manifest, a whole one to start from, and the ``template.toml`` that it becomes."""
     made = skeleton(region, language)
+    on_device = language != "cpp"
+    launch: Json = {
+        "entry": ENTRY,
+        "arguments": [*_families(region)],
+        "grid": ["threads"] if on_device else [],
+        "block": ["256"] if on_device else [],
+        "shared_bytes": 0,
+        "cooperative": False,
+        "cluster": [],
+        "pdl": False,
+        "early": [],
+        "in_place": [],
+        "pitched": [],
+    }
+    lists: dict[str, Json] = {key: [] for key in _ANSWERED}
     arguments = ", ".join(f'"{name}"' for name in _families(region))
     text = f'''region = "{region.kind}"
 language = "{language}"
@@ -189,12 +246,31 @@ entry = "{ENTRY}"
 arguments = [{arguments}]{"" if language == "cpp" else _GEOMETRY}
 '''
     return {
-        "files": ["template.toml", KERNEL_FILES[language]],
-        "keys": dict(MANIFEST_KEYS),
-        "launch_keys": {**_LAUNCH, **({} if language == "cpp" else _DEVICE)},
+        "answer": lists | {"accumulation": "float32", "launch": [launch]},
+        "keys": {key: MANIFEST_KEYS[key] for key in _ANSWERED},
+        "launch_keys": {**_LAUNCH, **(_DEVICE if on_device else {})},
         "expressions": _EXPRESSIONS,
         "example": text,
+        "example_note": "the template.toml that `answer` becomes; the keys which are not in an answer are written so",
     }
+
+
+def skeleton_text(region: Region, language: WrittenLanguage) -> str:
+    """Return the text of a kernel that is called as the example says, and computes nothing."""
+    entry = _SIGNATURE[language].format(arguments=", ".join(_families(region)))
+    if language == "triton":
+        return f"{entry}\n    block = tl.program_id(0)\n"
+    if language == "cuda":
+        return f"{entry} {{\n    const long at = long(blockIdx.x) * blockDim.x + threadIdx.x;\n}}\n"
+    dtypes = {port.dtype for port in region.ports}
+    made = next(port.family for port in region.ports if port.access != "read")
+    return (
+        f"{_WIDE_BF16 if 'bf16' in dtypes else ''}{_WIDE_FP16 if 'fp16' in dtypes else ''}{entry} {{\n"
+        f"    const long begin = {made}_numel[0] * rank / size, end = {made}_numel[0] * (rank + 1) / size;\n"
+        f"    for (long i = begin; i < end; ++i) {{\n"
+        f"        // element i of a.{made} is this rank's; whole rows or blocks may suit better\n"
+        "    }\n}\n"
+    )
 
 
 def forbidden(language: WrittenLanguage) -> list[Json]:

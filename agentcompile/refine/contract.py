@@ -16,7 +16,7 @@ from agentcompile.ir.digest import Json
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Port, Region
 from agentcompile.ir.scope import constants_of, names_of
-from agentcompile.ir.target import Ceiling, Target, most_shared_bytes
+from agentcompile.ir.target import Ceiling, Residency, Target, most_shared_bytes
 from agentcompile.ops.layouts import LAYOUTS, fits
 from agentcompile.refine import meanings
 from agentcompile.refine.calling import calling, forbidden, manifest, skeleton
@@ -89,7 +89,26 @@ def contract_of(task: TuneTask, language: WrittenLanguage, ceiling: Ceiling, tim
         floor_ns=floor_ns,
         reference_ns=times.reference_ns,
         incumbent_ns=times.incumbent_ns,
+        measured=rates(ceiling, flops=region.cost.flops, nbytes=region.cost.bytes, residency=task.residency),
     )
+
+
+def rates(ceiling: Ceiling, *, flops: int, nbytes: int, residency: Residency) -> dict[str, Json]:
+    """Return the machine's rates, the least times that they allow, in us, and which of the two binds."""
+    by_bytes = ceiling.floor_ns(flops=0, bytes=nbytes, residency=residency)
+    by_flops = ceiling.floor_ns(flops=flops, bytes=0, residency=residency)
+    return {
+        "dram_gb_per_s": round(ceiling.dram_bytes_per_s / 1e9, 1),
+        "cache_gb_per_s": round(ceiling.cache_bytes_per_s / 1e9, 1),
+        "gflop_per_s": round(ceiling.flops_per_s / 1e9, 1),
+        "floor_by_bytes_us": round(by_bytes / 1e3, 3),
+        "floor_by_flops_us": round(by_flops / 1e3, 3),
+        "binds": "bytes" if by_bytes >= by_flops else "flops",
+        "quiet": ceiling.calm,
+        "about": "all threads together: reads from memory, reads from the last cache, multiply-adds of the widest unit "
+        "at two FLOPs each (on a CPU also bf16 dot products, where it has them); where it was not quiet, the rates are "
+        "too low and there is no floor",
+    }
 
 
 _ROLES: Json = {

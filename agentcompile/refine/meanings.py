@@ -39,7 +39,8 @@ OPERATORS: Mapping[str, str] = {
     "sub": f"y = a - b, {_PLAIN}",
     "mul": f"y = a * b, {_PLAIN}",
     "div": f"y = a / b, {_PLAIN}",
-    "argmax": "the int64 index of the greatest element of the last axis; the first of equal ones; NaN is greatest",
+    "argmax": "the int64 index of the greatest element of the last axis; the first of equal ones; NaN is greatest. It "
+    "chooses among the elements as they are summed, in float32 or wider, not rounded to a narrower dtype before",
     "cast": "y = x converted to the dtype `to`, rounded to nearest even",
 }
 """The meaning of every normalised operator."""
@@ -83,7 +84,8 @@ def tolerance(dtypes: Mapping[str, str]) -> Json:
         "repeats": "the same bits every time, at any order of threads, whatever outputs and workspaces held before",
         "memory": "nothing is written but outputs, appended slots and workspaces; buffers end at unmapped pages, so "
         "nothing beyond them is read either; inputs and weights are unchanged afterwards",
-        "indices": "integer results are equal",
+        "indices": "integer results are equal, but that an argmax may choose any element whose value is, within its "
+        "tolerance, the greatest",
     }
 
 

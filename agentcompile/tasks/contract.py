@@ -16,10 +16,10 @@ from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.graph import ITEM_BYTES, Graph, Node, Role, Use, Value
 from agentcompile.ir.kind import KindFacts, PortFacts
 from agentcompile.ir.region import Access, Cost, Port, PortRole, Regime, Region
-from agentcompile.ir.scope import constants_of, names_of
+from agentcompile.ir.scope import constants_of
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.refine.calling import calling, forbidden, manifest
-from agentcompile.refine.contract import LANGUAGES, Times
+from agentcompile.refine.contract import LANGUAGES, Times, rates
 from agentcompile.tasks.comparing import PEAK, RATIO
 from agentcompile.tasks.load import LoadedTask
 from agentcompile.tasks.wire import Loaded, Signature, TensorFact, TensorRole
@@ -86,7 +86,7 @@ def floors_ns(told: Loaded, ceiling: Ceiling, residency: Residency) -> tuple[flo
 
 
 def contract_of(
-    task: LoadedTask, language: WrittenLanguage, target: Target, ceiling: Ceiling, times: Times
+    task: LoadedTask, language: WrittenLanguage, target: Target, ceiling: Ceiling, times: Times, baseline: Json
 ) -> Contract:
     """Return what a kernel for a task must do, and the bars to pass.
 
@@ -103,13 +103,14 @@ def contract_of(
         "region": {
             "kind": region.kind,
             "file": task.path.name,
-            "phase": region.regime.phase,
             "dims": dict(region.dims),
             "scalars": dict(region.constants),
             "flops": told.flops,
             "bytes": region.cost.bytes,
             "bytes_needed": told.touched_bytes,
             "tensors_lie_in": residency,
+            "about": "flops: of products, convolutions and attention, other operators are not counted; bytes: of all "
+            "ports; bytes_needed: of those elements that decide the outputs, and of the outputs",
         },
         "definition": told.text,
         "definition_note": "the text is the specification: Model(*get_init_inputs()).eval() under "
@@ -119,12 +120,12 @@ def contract_of(
         "preconditions": _preconditions(told),
         "tolerance": _tolerance(told, signature),
         "launch": calling(region, language, target),
-        "manifest": manifest(region, language),
+        "timing": _TIMING,
+        "manifest": _manifest(region, language),
         "names": {
             "values": dict(constants_of(region, target)),
-            "all": list(names_of(facts_of(region))),
             "about": "names that expressions and kernels may read, beside parameters; NAME_d0 is the first extent of "
-            "port NAME; isa_X is 1 where the machine has that extension; `threads` are worker threads",
+            "port NAME; `threads` are worker threads; also isa_X, as in the head of the program",
         },
         "forbidden": forbidden(language),
         "machine": {
@@ -139,16 +140,17 @@ def contract_of(
         },
         "baseline": "the incumbent is the fastest of the model as it is and what torch.compile makes of it",
     }
-    # A ceiling taken on a busy machine is too low: a session would end at a floor that is none.
-    floor_ns = max(by_bytes, by_flops) if ceiling.calm else 0.0
+    measured = rates(ceiling, flops=told.flops, nbytes=told.touched_bytes, residency=residency)
     return Contract(
         region=region.id,
         kind=region.kind,
         language=language,
         interface=interface,
-        floor_ns=floor_ns,
+        # A ceiling taken on a busy machine is too low: a session would end at a floor that is none.
+        floor_ns=max(by_bytes, by_flops) if ceiling.calm else 0.0,
         reference_ns=times.reference_ns,
         incumbent_ns=times.incumbent_ns,
+        measured=measured | {"baseline": baseline},
     )
 
 
@@ -163,6 +165,19 @@ def language_for(path: Path, language: WrittenLanguage | None, target: Target) -
         text = f"{path}: kernels in {language} do not run on {target.kind}"
         raise AgentCompileError(text, hint=f"languages of this target: {', '.join(known)}")
     return language or known[0]
+
+
+def _manifest(region: Region, language: WrittenLanguage) -> Json:
+    """Return what a manifest takes, without what says nothing of a task."""
+    found = manifest(region, language)
+    keys = found["keys"]
+    assert isinstance(keys, dict)
+    idle = {
+        "layouts": "an empty list: all buffers of a task are row-major",
+        "rounds": "an empty list",
+        "accumulation": "float32, float64 or bf16x2: how sums are kept; the tolerance is the same",
+    }
+    return found | {"keys": {**keys, **idle}}
 
 
 def residency_of(region: Region, target: Target) -> Residency:
@@ -208,6 +223,11 @@ def _told(one: TensorFact) -> Json:
     }
 
 
+_TIMING = (
+    "launches back to back in one process, with `threads` pinned threads, after a warm-up; they walk over some sets of "
+    "inputs and outputs, with the same parameters. Rounds of PyTorch's fastest form, with as many threads, alternate "
+    "with them: measured.baseline"
+)
 _ROLE_WORDS = {
     "activation": "an input of the model's forward, in the order of get_inputs()",
     "weight": "a parameter, buffer or tensor of the model, by its qualified name; its values are not those that the "
@@ -219,7 +239,8 @@ _ROLE_WORDS = {
 def _preconditions(told: Loaded) -> list[Json]:
     found: list[Json] = [
         "the extents in `dims` are constants of the program: a kernel is compiled for these alone",
-        "inputs that are whole numbers or masks are as get_inputs() draws them; other inputs may have any size",
+        "inputs that are whole numbers or masks are as get_inputs() draws them; in other inputs each number may be of "
+        "any sign and size, and is finite where get_inputs() draws finite ones",
         "every buffer is dense and row-major, also where the text makes a transposed tensor",
     ]
     if len(told.signatures) > 1:
@@ -234,9 +255,11 @@ def _tolerance(told: Loaded, signature: Signature) -> Json:
         reference = "r: the model as it is, because it does not run in float64"
     return {
         "reference": reference,
+        "between": "values between the operators need not be rounded as PyTorch rounds them: float32 is always sound; "
+        "the outputs are rounded to their dtype once, at the end",
         "earned": "e: the largest of the errors against r of PyTorch in the task's dtype, of r itself when inputs and "
         "parameters move by float32's rounding, and of rounding r to the dtype; as root mean square",
-        "element": f"|y - r| <= {ROUNDING_SLACK} * u * |r| + {PEAK:g} * ratio * e of its row (rounding left out)",
+        "element": f"|y - r| <= {ROUNDING_SLACK} * u * |r| + {PEAK:g} * ratio * e of its row",
         "error_ratio": "rms(y - r) <= ratio * e over each output",
         "ratio": {name: RATIO[dtype] for name, dtype in dtypes.items() if dtype in RATIO},
         "u": {name: ROUNDOFF[dtype] for name, dtype in dtypes.items() if dtype in ROUNDOFF},

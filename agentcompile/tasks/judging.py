@@ -26,13 +26,14 @@ from agentcompile.ir.trial import (
     Impossible,
     Incorrect,
     Measured,
+    Measurement,
     NumericReport,
     Rejected,
     TimedOut,
     Verdict,
 )
 from agentcompile.materialize import specialise
-from agentcompile.measure import POLICY, Policy, Timing, verdict_of
+from agentcompile.measure import POLICY, Policy, Timing, measurement, verdict_of
 from agentcompile.ops.layouts import fits
 from agentcompile.refine import feedback
 from agentcompile.refine.points import LINE, finding, legal_points
@@ -95,6 +96,43 @@ class TaskJudge:
         best = min(found, key=lambda point: _time(point[1]))
         return self._said(template, best[0], best[1], found)
 
+    def beside(self, written: Written, params: Params) -> tuple[Measurement, ...] | Verdict:
+        """Time a kernel that passed every gate once more, beside every form of PyTorch in the same rounds.
+
+        Fresh processes run it. The measurements are one for each form, in their order; a verdict says why there are
+        none.
+
+        Raises:
+            AgentCompileError: the machine fails, or the task does (environment, usage).
+        """
+        self._count += 1
+        region, policy, names = self._regions[0], self._policy, tuple(self._baselines.us)
+        template = read(written, region, facts_of(region), self._contract.language)
+        if not isinstance(template, Template):
+            return self._refused(template).verdict
+        built = self._built(template, params, 0)
+        if not isinstance(built, Built):
+            return built
+        timing = timed(
+            self._task,
+            built,
+            names,
+            self._shop,
+            residency=self._residency,
+            rounds=policy.confirm_rounds,
+            claim=policy.claim,
+            processes=policy.confirm_processes,
+            seed=seed_of(self._seed, self._count, "beside"),
+            policy=policy,
+        )
+        if not isinstance(timing, Timing):
+            return timing
+        nbytes, many = region.cost.bytes, len(names)
+        return tuple(
+            measurement(timing, many, at, bytes=nbytes, claim=policy.claim, comparisons=many, policy=policy)
+            for at in range(many)
+        )
+
     def _judged(self, template: Template, params: Params) -> Verdict:
         """Return what becomes of one point: built and checked at every shape, then timed at the task's own."""
         built = list[Built]()
@@ -138,7 +176,7 @@ class TaskJudge:
         timing = timed(
             self._task,
             built,
-            self._baselines.name,
+            (self._baselines.name,),
             self._shop,
             residency=self._residency,
             rounds=rounds,
@@ -149,7 +187,9 @@ class TaskJudge:
         )
         if not isinstance(timing, Timing):
             return timing
-        by_bytes, _ = floors_ns(told, self._shop.ceiling, "cache")
+        ceiling = self._shop.ceiling
+        # Rates that were measured on a busy machine are too low: by them a fast kernel would seem impossible.
+        by_bytes = floors_ns(told, ceiling, "cache")[0] if ceiling.calm else 0.0
         return verdict_of(timing, 1, built.region.cost.bytes, by_bytes, report, claim, 1, rounds)
 
     def _said(self, template: Template, params: Params, verdict: Verdict, found: Sequence[_Point]) -> Judged:

@@ -90,7 +90,9 @@ def gated(
         require()
     region = region_of(task)
     bar = baselines(task, residency=residency_of(region, here.target), seed=seed, compiled=compiled)
-    contract = contract_of(task, language_for(task.path, language, here.target), here.target, ceiling, bar.times)
+    contract = contract_of(
+        task, language_for(task.path, language, here.target), here.target, ceiling, bar.times, bar.told
+    )
     executor = compile_executor(here.store, toolchain=here.toolchain, flags=isa_flags(here.target))
     shop = Workshop(
         target=here.target,

@@ -141,7 +141,7 @@ def baselines(
 def timed(
     task: LoadedTask,
     built: Built,
-    baseline: str,
+    beside: Sequence[str],
     shop: Workshop,
     *,
     residency: Residency,
@@ -151,14 +151,14 @@ def timed(
     seed: int,
     policy: Policy = POLICY,
 ) -> Timing | Death | Incorrect:
-    """Time a kernel (arm 1) beside a baseline (arm 0), in fresh processes; its results are examined meanwhile."""
+    """Time a kernel, the last arm, beside forms of PyTorch, in fresh processes; its results are examined meanwhile."""
     sets = SETS if sum(built.sizes.values()) <= _LARGE_BYTES else FEW_SETS
     found = list[Samples]()
     try:
         for process in range(processes):
             with running(task, built, shop, sets=sets, timed=True) as kernel:
                 arm = KernelArm(task, kernel, sets, seed_of(seed, "timed", process))
-                arms: list[Arm] = [TorchArm(task, baseline), arm]
+                arms: list[Arm] = [*(TorchArm(task, name) for name in beside), arm]
                 samples = _rounds(arms, rounds, claim, seed + process, policy)
                 arm.examined(samples.batch)
                 if not arm.tally.ok:
@@ -166,8 +166,8 @@ def timed(
                 found.append(samples)
     except KernelDeath as death:
         return death.verdict
-    label = built.template.id
-    return Timing(arms=(baseline, label), live=(0, 1), processes=tuple(found), residency=residency)
+    names = (*beside, built.template.id)
+    return Timing(arms=names, live=tuple(range(len(names))), processes=tuple(found), residency=residency)
 
 
 def _rounds(arms: Sequence[Arm], rounds: int, claim: float, seed: int, policy: Policy) -> Samples:

@@ -367,3 +367,12 @@ def test_whatever_is_answered_every_attempt_is_counted_and_nothing_raises(answer
     found = session(Script(lambda prompt, data: answers[next(count) % len(answers)]), gate, arm=arm, attempts=9)
     assert found.attempts == 9 == len(gate.judged) + found.refused + found.repeated
     assert len({one.digest for one in gate.judged}) == len(gate.judged)
+
+
+def test_a_session_that_goes_on_asks_with_what_was_measured_at_first() -> None:
+    script, record = Script(lambda prompt, data: capable(data, prompt.role)), Memory()
+    for attempts, rate in ((1, 20.0), (2, 7.0)):
+        contract = replace(CONTRACT, measured={"dram_gb_per_s": rate})
+        refine(contract, Gate(), script, record, Settings(arm="sampling", attempts=attempts))
+    told = [json.loads(prompt.user)["contract"]["measured"] for prompt in script.asked]
+    assert told == [{"dram_gb_per_s": 20.0}] * 2

@@ -115,3 +115,17 @@ def test_a_result_that_is_zero_everywhere_has_an_exact_answer() -> None:
     one = Expected(name="out0", dtype="fp32", reference=r, own=r.float(), moved=(r,))
     assert found(r.float(), one).ok
     assert not found(r.float() + 1e-12, one).ok
+
+
+def test_an_element_that_is_nearly_a_whole_row_may_err_some_roundings() -> None:
+    r = torch.softmax(reference(width=1024) * 40, -1)
+    best = r.argmax(-1)
+    rows = torch.arange(len(r))
+    assert r[rows, best].min() > 0.4
+    one = Expected(name="out0", dtype="fp32", reference=r, own=r.float(), moved=(r,))
+    y = r.float()
+    y[rows, best] *= 1 + 4 * 2.0**-24
+    assert found(y, one).ok, found(y, one).checks
+    y[rows, best] = (r[rows, best] * (1 + 2.0**-11)).float()
+    assert not found(y, one).checks["element"].ok
+    assert not found(r.to(torch.bfloat16).float(), one).ok
