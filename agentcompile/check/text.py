@@ -29,6 +29,7 @@ _NAMED = (
     "openat|creat|unlink|system|v?fork|clone3?|exec[lv]p?e?|execveat|fexecve|popen|posix_spawnp?|socket|connect|dlopen|"
     "dlsym|dlmopen|dlvsym|dl_iterate_phdr|pthread_\\w+|getenv|setenv|putenv|secure_getenv|sigaction|sigprocmask|"
     "[_]*(?:sig)?(?:setjmp|longjmp)|atexit|on_exit|quick_exit|syscall|ptrace|prctl|ioctl|process_vm_\\w+|fprintf|"
+    "clock_(?:gettime|nanosleep|getres|getcpuclockid)|gettimeofday|timespec_get|nanosleep|usleep|"
     "vprintf|thread_local|goto|__asm_label__|__libc_\\w+|_dl_\\w+|_GLOBAL_OFFSET_TABLE_|environ|__environ"
 )
 _STD = (
@@ -77,17 +78,19 @@ _MOMENT = re.compile(r"(?:rdtscp?|rdpmc|rdrand|rdseed|rdpid|cpuid)\b|.*%(?:clock
 _PTX_LEAVES = re.compile(r"(?:call|brx|ret|exit|trap|brkpt)\b")
 
 
-def mentions(name: str, text: str, shared: Collection[str], *, host: bool) -> tuple[str, ...]:
+def mentions(
+    name: str, text: str, shared: Collection[str], *, host: bool, entries: Collection[str] = ()
+) -> tuple[str, ...]:
     """Return what a text mentions that a kernel has no use for, `_MOST` findings at most.
 
     `shared` names the texts that it may include. With `host` the text runs on the CPU, so that words of the host's
-    library are reported too.
+    library are reported too, and C functions other than `entries`, where there are any.
     """
-    return _mentions(name, text, frozenset(shared), host)
+    return _mentions(name, text, frozenset(shared), host, frozenset(entries))
 
 
 @functools.lru_cache(maxsize=512)
-def _mentions(name: str, text: str, shared: frozenset[str], host: bool) -> tuple[str, ...]:
+def _mentions(name: str, text: str, shared: frozenset[str], host: bool, entries: frozenset[str]) -> tuple[str, ...]:
     joined = _joined(text)
     bare = _LITERAL.sub(_without_comment, joined)
     plain = _LITERAL.sub(_without_text, bare)
@@ -98,7 +101,7 @@ def _mentions(name: str, text: str, shared: frozenset[str], host: bool) -> tuple
         _moments(plain),
     ]
     if host:
-        found += [_words(plain), _attributes(plain), _foreign(bare)]
+        found += [_words(plain), _attributes(plain), _foreign(bare, entries)]
     told = []
     for place, what in itertools.islice(itertools.chain(*found), _MOST):
         line = bare[:place].count(_SPLICE) + bare[:place].count("\n") + 1
@@ -257,10 +260,15 @@ def _words(plain: str) -> Iterator[tuple[int, str]]:
         yield match.start(), f"`{word}`: a kernel does not call the host"
 
 
-def _foreign(bare: str) -> Iterator[tuple[int, str]]:
-    """Yield functions from elsewhere that are declared, or imported by name."""
+def _foreign(bare: str, entries: Collection[str]) -> Iterator[tuple[int, str]]:
+    """Yield functions from elsewhere that are declared, imported by name, or defined in place of the library's."""
     for match in re.finditer(r'\bextern\b\s*(?:"[^"\n]*"\s*)?(?P<rest>[^;{]{0,400})(?P<end>[;{]?)', bare):
         if match["end"] != "{" or "(" not in match["rest"]:
             yield match.start(), "`extern`: an entry is defined, nothing of others is declared"
+        elif entries and (called := re.findall(r"(\w+)\s*\(", match["rest"])) and called[0] not in entries:
+            yield (
+                match.start(),
+                f"`extern` {called[0]}: no launch has this entry; nothing of the library is replaced",
+            )
     for match in re.finditer(r"\busing\s+namespace\s+std\b|\busing\s+(?:std)?::\w+", bare):
         yield match.start(), f"`{' '.join(match[0].split())}`: names of the library are written in full"

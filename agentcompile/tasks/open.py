@@ -20,6 +20,7 @@ from agentcompile.materialize import isa_flags
 from agentcompile.options import Options
 from agentcompile.refine.contract import LANGUAGES
 from agentcompile.sandbox import require
+from agentcompile.tasks.attending import build_attendants
 from agentcompile.tasks.contract import contract_of, region_of, residency_of
 from agentcompile.tasks.inputs import seed_of
 from agentcompile.tasks.judging import TaskJudge
@@ -99,6 +100,7 @@ def gated(
         store=here.store,
         executor=executor.resolve(),
         ceiling=ceiling,
+        attendants=build_attendants(here.store, here.toolchain, here.target),
         fenced=fenced,
     )
     judge = TaskJudge(task, contract, bar, shop, seed=seed_of(seed, "judge"), confirms=confirms)

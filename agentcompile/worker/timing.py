@@ -12,7 +12,8 @@ import torch
 
 from agentcompile.ir.target import Target
 from agentcompile.ir.timing import Interval, Samples
-from agentcompile.measure.clock import Others, interval, quantum_ns, settle
+from agentcompile.ir.trial import Check
+from agentcompile.measure.clock import Others, interval, quantum_ns, ran_ns, settle
 from agentcompile.measure.rounds import Arm, run_rounds
 from agentcompile.ops.reference import Interpreter
 from agentcompile.runtime.library import bind as bind_library
@@ -22,11 +23,15 @@ from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.inputs import Inputs
 from agentcompile.worker.launch import workspaces
 from agentcompile.worker.outputs import Witness
-from agentcompile.worker.protocol import Implementation, Reference, Time, TimeSteps
+from agentcompile.worker.protocol import Implementation, Reference, Time, TimeSteps, WrongOutput
 from agentcompile.worker.state import Watch, Watched, require
 
 _WARM = 4
 """The fraction of a batch, one in `_WARM`, run before each interval: threads awake, code and activations cached."""
+_CLOCK_NS, _LONGEST = 25_000_000, 1 << 15
+"""The clock is checked in a sample of about this length, and of so many launches at most."""
+_SLOW, _OWN_NS = 1.5, 2_000_000
+"""The processor time of that sample is at most this multiple of what the clock shows, and what else takes time."""
 
 
 def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch: Watch) -> Samples:
@@ -103,9 +108,23 @@ class _KernelArm:
         return found
 
     def finish(self, batch: int) -> None:
-        """Time one more sample, which is always compared."""
+        """Time one more sample, which is always compared, and check the clock in a long one.
+
+        Raises:
+            WrongOutput: an output is wrong, or the clock showed less than the processor time that was spent.
+        """
         self._last = True
-        self.interval(batch)
+        usual = self.interval(batch)
+        longer = max(1, min(math.ceil(_CLOCK_NS * batch / max(usual.ns, 1)), _LONGEST))
+        program, _, _ = self._program(longer, 0)
+        before = ran_ns()
+        ns = program.time(1, 1)[0]
+        spent_ns, allowed = ran_ns() - before, _SLOW * ns + _OWN_NS
+        if spent_ns > allowed:
+            text = f"{spent_ns} ns of processor time were spent where the clock showed {ns} ns"
+            raise WrongOutput(
+                self._index, Check(name="clock", ok=False, measured=spent_ns, allowed=allowed, detail=text)
+            )
 
     def _program(self, batch: int, window: int) -> tuple[Program, int, tuple[Seen, ...]]:
         """Return the launches from `window` on, the slot of the first, and those whose outputs are not overwritten."""
