@@ -47,16 +47,17 @@ def waited_s(pid: int) -> float:
     return max(_delays_ns(pid), default=0) / 1e9
 
 
-def ran_ns(pid: int = 0) -> int:
-    """Return the ns of processor time that this thread, or the main one of process `pid`, has had; 0 if not counted.
+def core_ns(pid: int = 0) -> tuple[int, int]:
+    """Return the ns in which this thread, or the main one of process `pid`, ran, and could have run and had no core.
 
-    The system counts it: no code of the process can change that number.
+    The system counts them, up to a tick behind while a thread runs, and no code of the process can change them; both
+    are 0 where it does not.
     """
     thread = pid or threading.get_native_id()
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        path = Path(f"/proc/{pid or 'self'}/task/{thread}/schedstat")
-        return int(path.read_text(encoding="ascii").split()[0])
-    return 0
+    with contextlib.suppress(OSError, ValueError):
+        ran, delayed, _ = Path(f"/proc/{pid or 'self'}/task/{thread}/schedstat").read_text(encoding="ascii").split()
+        return int(ran), int(delayed)
+    return 0, 0
 
 
 def _delays_ns(process: int | str) -> list[int]:

@@ -117,8 +117,8 @@ class KernelProcess:
             KernelDeath: the process ends when the kernel is loaded.
         """
         self._task, self.built = task, built
-        self.changed = ""
-        """What the kernel left changed in its process."""
+        self.changed, self.took_ns = "", 0
+        """What the kernel left changed in its process, and what the last timed launches took of a core."""
         self._stage: Stage = "measure" if timed else "validate"
         self.stirred = stirred_input(task.told.signatures[built.shape]) if timed else ""
         """The input that may be changed between timed launches; "" for none."""
@@ -167,6 +167,7 @@ class KernelProcess:
         """Time a batch, with an input changed before each launch where `stirred`; `KernelDeath` as in `launch`."""
         told = self._ask(TimeKernel(batch=batch, stirred=stirred), self._task.limits.measure_s)
         assert isinstance(told, Timed)
+        self.took_ns = told.took_ns
         return told.interval
 
     def close(self) -> None:

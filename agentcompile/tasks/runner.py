@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-from agentcompile.measure.clock import interval, settle
+from agentcompile.measure.clock import core_ns, interval, settle
 from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.tasks.arena import mapped
 from agentcompile.tasks.attending import STIR, Watch
@@ -88,9 +88,11 @@ class Runner:
         program, repeat = self._program(batch, stirred)
         settle()
         warm.run()
+        before = sum(core_ns())
         found = interval(lambda: program.time(repeat, 1)[0])
+        took_ns = sum(core_ns()) - before
         settle()
-        return Timed(interval=found, changed=self._changed())
+        return Timed(interval=found, took_ns=took_ns, changed=self._changed())
 
     def _changed(self) -> str:
         assert self._watch is not None

@@ -52,7 +52,8 @@ def applied(rows: Tensor, tensor: Tensor) -> Tensor:
     """Return a copy of a dense `tensor` after the changes in `rows` of two int64, in order."""
     flat = tensor.clone().reshape(-1)
     nbytes = flat.element_size()
-    values = rows[:, 1].contiguous().view(torch.uint8).view(-1, 8)[:, :nbytes].contiguous().view(flat.dtype).view(-1)
+    words = rows[:, 1].clone(memory_format=torch.contiguous_format).view(torch.uint8).view(-1, 8)
+    values = words[:, :nbytes].contiguous().view(flat.dtype).view(-1)
     for place, value in zip((rows[:, 0] // nbytes).tolist(), values, strict=True):
         flat[place] = value
     return flat.view(tensor.shape)

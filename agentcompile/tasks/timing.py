@@ -16,7 +16,7 @@ from agentcompile.ir.target import Residency
 from agentcompile.ir.timing import Interval, Samples, Timing
 from agentcompile.ir.trial import Incorrect
 from agentcompile.measure import POLICY, Policy, usual_ns
-from agentcompile.measure.clock import quantum_ns, ran_ns
+from agentcompile.measure.clock import core_ns, quantum_ns
 from agentcompile.measure.rounds import Arm, run_rounds
 from agentcompile.refine.contract import Times
 from agentcompile.tasks.inputs import Case, seed_of
@@ -52,8 +52,8 @@ _SEEN, _STIR_NS, _TRIES = 1.5, 2_000, 6
 of so many tries counts."""
 _CLOCK_NS, _LONGEST = 25_000_000, 256
 """The clock is checked in an interval of about this length, and of so many batches at most."""
-_SLOW, _OWN_NS = 1.5, 10_000_000
-"""The processor time of that interval is at most this multiple of what was measured, and what asking takes."""
+_SLOW, _OWN_NS = 1.5, 12_000_000
+"""What that interval took of a core is at most this multiple of what was measured, and a tick or what asking takes."""
 
 
 class TorchArm:
@@ -108,11 +108,18 @@ class KernelArm:
             self._stirred(min(batch, MOST * self._sets // 2))
         longer = max(1, min(math.ceil(_CLOCK_NS * batch / max(usual.ns, 1)), _LONGEST * batch))
         self._spoil(longer)
-        before = ran_ns(self._kernel.pid)
-        found = self._timed(longer)
-        spent_ns, shown_ns = ran_ns(self._kernel.pid) - before, found.ns + found.ns * warm_up(longer) // longer
-        told = f"{spent_ns} ns of processor time were spent where the kernel's process measured {shown_ns} ns"
-        self.tally.claim("clock", spent_ns <= _SLOW * shown_ns + _OWN_NS, told)
+        least, told = math.inf, ""
+        for _ in range(_TRIES):
+            before, _ = core_ns(self._kernel.pid)
+            found = self._timed(longer)
+            ran_ns, whole_ns = core_ns(self._kernel.pid)[0] - before, found.ns + found.ns * warm_up(longer) // longer
+            took_ns = self._kernel.took_ns
+            share = max(took_ns / (_SLOW * found.ns + _OWN_NS), ran_ns / (_SLOW * whole_ns + _OWN_NS))
+            if share < least:
+                least, told = share, f"{took_ns} ns of a core were taken for what was measured as {found.ns} ns"
+            if least <= 1.0:
+                break
+        self.tally.add("clock", least, 1.0, told)
         for at in range(min(longer, self._sets)):
             examine(self._task, at, self.tally)
 

@@ -248,6 +248,8 @@ class Timed:
 
     kind: Literal["timed"] = "timed"
     interval: Interval
+    took_ns: int = 0
+    """What the launches took of a core, by the system's count, waiting included."""
     changed: str = ""
     """What a kernel left changed in its process."""
 

@@ -13,7 +13,7 @@ import torch
 from agentcompile.ir.target import Target
 from agentcompile.ir.timing import Interval, Samples
 from agentcompile.ir.trial import Check
-from agentcompile.measure.clock import Others, interval, quantum_ns, ran_ns, settle
+from agentcompile.measure.clock import Others, core_ns, interval, quantum_ns, settle
 from agentcompile.measure.rounds import Arm, run_rounds
 from agentcompile.ops.reference import Interpreter
 from agentcompile.runtime.library import bind as bind_library
@@ -30,8 +30,8 @@ _WARM = 4
 """The fraction of a batch, one in `_WARM`, run before each interval: threads awake, code and activations cached."""
 _CLOCK_NS, _LONGEST = 25_000_000, 1 << 15
 """The clock is checked in a sample of about this length, and of so many launches at most."""
-_SLOW, _OWN_NS = 1.5, 2_000_000
-"""The processor time of that sample is at most this multiple of what the clock shows, and what else takes time."""
+_SLOW, _OWN_NS, _TRIES = 1.5, 12_000_000, 3
+"""What that sample took of a core is at most this multiple of what the clock shows, and a tick; the least counts."""
 
 
 def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch: Watch) -> Samples:
@@ -111,20 +111,22 @@ class _KernelArm:
         """Time one more sample, which is always compared, and check the clock in a long one.
 
         Raises:
-            WrongOutput: an output is wrong, or the clock showed less than the processor time that was spent.
+            WrongOutput: an output is wrong, or the clock showed far less time than passed.
         """
         self._last = True
         usual = self.interval(batch)
         longer = max(1, min(math.ceil(_CLOCK_NS * batch / max(usual.ns, 1)), _LONGEST))
         program, _, _ = self._program(longer, 0)
-        before = ran_ns()
-        ns = program.time(1, 1)[0]
-        spent_ns, allowed = ran_ns() - before, _SLOW * ns + _OWN_NS
-        if spent_ns > allowed:
-            text = f"{spent_ns} ns of processor time were spent where the clock showed {ns} ns"
-            raise WrongOutput(
-                self._index, Check(name="clock", ok=False, measured=spent_ns, allowed=allowed, detail=text)
-            )
+        worst = math.inf
+        for _ in range(_TRIES):
+            before = sum(core_ns())
+            ns = program.time(1, 1)[0]
+            spent_ns = sum(core_ns()) - before
+            worst = min(worst, spent_ns / (_SLOW * ns + _OWN_NS))
+            if worst <= 1.0:
+                return
+        text = f"the launches took {spent_ns} ns of a core where the clock showed {ns} ns"
+        raise WrongOutput(self._index, Check(name="clock", ok=False, measured=worst, allowed=1.0, detail=text))
 
     def _program(self, batch: int, window: int) -> tuple[Program, int, tuple[Seen, ...]]:
         """Return the launches from `window` on, the slot of the first, and those whose outputs are not overwritten."""

@@ -1,8 +1,8 @@
 """Written kernels that cheat: each a small text with what it cheats, and what each of the two gates makes of it.
 
 `KERNEL` stands for the signature of the entry. The heads declare `right`, which computes the answer, and the names IN,
-INS, OUT and OUTS of the first input, the output and their extents, so that one text serves both gates: a template for
-a region of a model, and a kernel for a task file.
+INS, OUT and OUTS of the first input, the output and their extents, so that one text serves both gates: a template for a
+region of a model, and a kernel for a task file. FIRST is the first input's name among the arguments.
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ GATES: tuple[Gate, ...] = ("task", "region")
 
 @dataclass(frozen=True, kw_only=True)
 class Refusal:
-    """The kind of a verdict, and words of its reason: a check, a rule, a line of a log."""
+    """The kind of a verdict, and words of its reason, as a pattern: a check, a rule, a part of a log."""
 
     verdict: str
     by: str
-
-    def __str__(self) -> str:
-        return f"{self.verdict}: {self.by}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +45,7 @@ SIGNATURES: dict[Gate, str] = {
 }
 HEADS: dict[Gate, str] = {
     "task": """\
+#define FIRST in0
 #define IN a.in0
 #define OUT a.out0
 #define WEIGHT a.weight
@@ -62,6 +60,7 @@ static void right(const arguments& a, int rank, int size) {
 }
 """,
     "region": """\
+#define FIRST x
 #define IN a.x
 #define OUT a.y
 #define WEIGHT a.w

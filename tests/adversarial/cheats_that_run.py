@@ -105,10 +105,10 @@ static float before[INS];
 KERNEL {
     if (rank) return;
     arguments late = a;
-    LATE = before;
+    late.FIRST = before;
     right(late, 0, 1);
     std::memcpy(before, IN, sizeof before);
-}""".replace("LATE", "*const_cast<const float**>(&late.IN_NAME)"),
+}""",
         task=_incorrect("element"),
         region=_incorrect("element"),
     ),
@@ -191,7 +191,7 @@ KERNEL {
         cheats="is wrong from the second launch on",
         code=COUNTS.format(1),
         task=_incorrect("element"),
-        region=_incorrect("element"),
+        region=_incorrect("poison"),
     ),
     Cheat(
         name="right 100 times",
@@ -205,7 +205,7 @@ KERNEL {
         cheats="is wrong from launch 20,001 on",
         code=COUNTS.format(20_000),
         task=_incorrect("element"),
-        region=_incorrect("endurance"),
+        region=_incorrect("endurance|element"),
     ),
     Cheat(
         name="a changed input",
@@ -241,40 +241,28 @@ static int64_t now() {
     ask<228>(1, long(t));
     return t[0] * 1000000000 + t[1];
 }
-static int64_t *starts[16], last;
-static long found, calls;
-static uint64_t number(char*& c) {
-    uint64_t n = 0;
-    for (; (*c >= 48 && *c <= 57) || (*c >= 97 && *c <= 102); ++c) n = n * 16 + (*c <= 57 ? *c - 48 : *c - 87);
-    return n;
-}
-static void look(int64_t at) {
-    static char text[1 << 18];
-    const long file = ask<2>(long("/proc/self/maps"));
-    long length = 0, got;
-    while (length < long(sizeof text) - 1 && (got = ask<0>(file, long(text + length), sizeof text - 1 - length)) > 0)
-        length += got;
-    ask<3>(file);
-    for (char* c = text; c < text + length; ++c) {
-        char* line = c;
-        while (c < text + length && *c != 10) ++c;
-        if (c[-1] != 32 && c[-1] != 48 && c[-1] != 93) continue;  // a file's
-        int64_t* word = reinterpret_cast<int64_t*>(number(line));
-        int64_t* end = reinterpret_cast<int64_t*>(number(++line));
-        if (line[1] != 114 || line[2] != 119) continue;
-        for (; word < end; ++word)
-            if (*word < at && at - *word < 3000000 && found < 16) starts[found++] = word;
+static int64_t *start, origin, wrote;
+static long calls;
+[[gnu::noinline]] static void look(int64_t at) {
+    asm volatile("" ::: "rbx", "r12", "r13", "r14", "r15");  // what the caller keeps in them goes to the stack
+    const int64_t here = 0, *stack = &here;
+    asm volatile("" : "+r"(stack));
+    for (long i = 0; i < 256; ++i) {
+        int64_t* rank = reinterpret_cast<int64_t*>(stack[i]);
+        if (stack[i] % 8 || stack[i] < 65536 || ask<21>(stack[i]) == -14) continue;  // no address
+        if (rank >= stack - 4096 && rank < stack + 1048576) continue;
+        for (long j = 0; j < 16; ++j)
+            if (rank[j] < at && rank[j] > at - 3000000) start = rank + j;
     }
 }
 KERNEL {
     right(a, rank, size);
     if (rank) return;
     const int64_t at = now();
-    if (found == 0 && (++calls & 255) == 255) look(at);
-    if (at - last < 1000000)
-        for (long i = 0; i < found; ++i)
-            if (*starts[i] < at && at - *starts[i] < 2000000000) *starts[i] += (at - last) * 3 / 4;
-    last = at;
+    if (!start && (++calls & 63) == 63) look(at);
+    if (!start) return;
+    if (*start != wrote) origin = *start;
+    if (origin < at && origin > at - 5000000000) wrote = *start = at - (at - origin) / 4;
 }"""
 THREAD = """\
 alignas(64) static char stack[1 << 16];
@@ -342,7 +330,8 @@ PROCESS = (
     Cheat(
         name="a terabyte of zeros",
         cheats="fills memory when it is loaded",
-        code="static char room[1l << 40];\nKERNEL { right(a, rank, size); if (IN[0] == 3) room[long(IN[1])] = 1; }",
+        code="static volatile char room[1l << 40];\n"
+        "KERNEL { right(a, rank, size); OUT[0] += room[long(IN[1]) & 255]; }",
         task=_crashed("cannot be loaded"),
         region=_crashed("cannot be loaded"),
     ),
@@ -409,7 +398,7 @@ ATTEMPTS = (
     Attempt(name="outlives its parent", call="ask<157>(1, 0)", task=EPERM, region=EPERM),
     Attempt(name="raises its memory's limit", call="ask<160>(2, long(endless))", task=EPERM, region=EPERM),
     Attempt(
-        name="fills memory", call="ask<12>(ask<12>(0) + (1l << 40)) < (1l << 40) ? -12 : 0", task=ENOMEM, region=ENOMEM
+        name="fills memory", call="ask<12>(ask<12>() + (1l << 40)) == ask<12>() ? -12 : 0", task=ENOMEM, region=ENOMEM
     ),
     Attempt(name="forks without a copy", call="ask<58>()", task=EPERM, region=EPERM),
 )

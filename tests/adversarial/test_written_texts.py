@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcompile.ir.attempt import Written
+from tests.adversarial import red_team
 from tests.adversarial.cheats import BOMB, BUILDS, GATES, TEXTS, Cheat, Gate, text
 from tests.adversarial.written_gates import (
     LIMITS,
@@ -73,3 +74,10 @@ def test_a_kernel_of_too_many_characters_is_not_read(gates: dict[Gate, Gates]) -
         kind, words = reason(made.judge.judge(long))
         assert kind == "rejected"
         assert "characters" in words
+
+
+def test_the_page_has_every_plant_and_what_refuses_it() -> None:
+    page = red_team.PAGE.read_text(encoding="utf-8")
+    assert page.partition(red_team.BEGIN)[2].partition(red_team.END)[0] == red_team.table(), "write it anew"
+    names = [name for name, *_ in red_team.rows()]
+    assert len(set(names)) == len(names) >= 40
