@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.adversarial.cheats import BUILDS, TEXTS, Cheat
-from tests.adversarial.cheats_that_run import ATTEMPTS, PROCESS, RESULTS
+from tests.adversarial.cheats_on_the_process import ATTEMPTS, PROCESS
+from tests.adversarial.cheats_that_run import RESULTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "red-team.md"
 BEGIN, END = "<!-- table: begin -->\n", "<!-- table: end -->\n"

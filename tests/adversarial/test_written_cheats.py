@@ -15,11 +15,13 @@ from agentcompile.evaluation.evaluator import Limits, WorkerEvaluator
 from agentcompile.ir.trial import Crashed, Measured
 from agentcompile.sandbox import for_worker, methods
 from tests.adversarial.cheats import BUILDS, GATES, RIGHT, Cheat, Gate
-from tests.adversarial.cheats_that_run import ATTEMPTS, PROCESS, RESULTS, Attempt, battery, errors
+from tests.adversarial.cheats_on_the_process import ATTEMPTS, PROCESS, Attempt, battery, errors
+from tests.adversarial.cheats_that_run import RESULTS
 from tests.adversarial.written_gates import Gates, Untimed, reason, region_gates, task_gates
 from tests.cpu import jobs
 
 LIMITS = Limits(build_s=60.0, validate_s=60.0, measure_s=60.0, per_gigabyte_s=20.0)
+Known = dict[tuple[Gate, str], tuple[str, str]]
 TIMED = "a shorter time"
 """The cheat for which a region is really timed."""
 
@@ -65,6 +67,12 @@ def gates(task: Gates, evaluator: WorkerEvaluator) -> dict[Gate, Gates]:
     return {"task": task, "region": region_gates(Untimed(evaluator))}
 
 
+@pytest.fixture(scope="module")
+def known() -> Known:
+    """What became of a text, for cheats that share one."""
+    return {}
+
+
 def cases(cheats: tuple[Cheat, ...]) -> list[tuple[Gate, Cheat]]:
     return [
         (gate, one) for one in cheats for gate in GATES if one.refusal(gate) and (gate, one.name) != ("region", TIMED)
@@ -75,10 +83,12 @@ ALL = cases((*RESULTS, *PROCESS)) + [("region", one) for one in BUILDS]
 
 
 @pytest.mark.parametrize(("gate", "cheat"), ALL, ids=[f"{cheat.name}-{gate}" for gate, cheat in ALL])
-def test_a_cheat_is_refused_for_its_reason(gates: dict[Gate, Gates], gate: Gate, cheat: Cheat) -> None:
+def test_a_cheat_is_refused_for_its_reason(gates: dict[Gate, Gates], known: Known, gate: Gate, cheat: Cheat) -> None:
     refusal = cheat.refusal(gate)
     assert refusal is not None
-    kind, words = gates[gate].judged(cheat)
+    if (gate, cheat.code) not in known:
+        known[gate, cheat.code] = gates[gate].judged(cheat)
+    kind, words = known[gate, cheat.code]
     assert kind == refusal.verdict, words
     assert re.search(refusal.by, words), words
 
@@ -115,6 +125,6 @@ def test_an_honest_kernel_is_measured(evaluator: WorkerEvaluator, task: Gates, g
 def test_a_region_whose_kernel_moves_the_clock_is_refused(evaluator: WorkerEvaluator) -> None:
     cheat = next(one for one in PROCESS if one.name == TIMED)
     assert cheat.region is not None
-    kind, words = region_gates(evaluator).judged(cheat)
+    kind, words = region_gates(evaluator, confirms=True).judged(cheat)
     assert kind == cheat.region.verdict
     assert cheat.region.by in words, words

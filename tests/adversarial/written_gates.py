@@ -80,10 +80,10 @@ class Untimed:
         return Timing(arms=tuple(map(str, live)), live=live, processes=(samples,), residency=residency)
 
 
-def region_judge(evaluator: Any) -> Judge:
+def region_judge(evaluator: Any, *, confirms: bool = False) -> Judge:
     """The gates of a matrix-vector product of 32 rows of 64 numbers."""
     asked = task()
-    return RegionJudge(asked, contract(asked), evaluator, Bar(times=SLOW), confirms=False)
+    return RegionJudge(asked, contract(asked), evaluator, Bar(times=SLOW), confirms=confirms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,9 +107,9 @@ class Gates:
         return self.judge.judge(Written(manifest=self.manifest, kernel=text(self.gate, code)))
 
 
-def region_gates(evaluator: Any) -> Gates:
+def region_gates(evaluator: Any, *, confirms: bool = False) -> Gates:
     """The gates of a region."""
-    return Gates(gate="region", judge=region_judge(evaluator), manifest=MANIFEST)
+    return Gates(gate="region", judge=region_judge(evaluator, confirms=confirms), manifest=MANIFEST)
 
 
 def _fact(name: str, role: Any, shape: tuple[int, ...]) -> TensorFact:
