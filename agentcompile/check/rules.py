@@ -179,9 +179,8 @@ def source(s: Subject) -> Iterator[Finding]:
         yield from (_found("source", text) for text in strays(texts))
     elif s.template.language in ("cpp", "cuda"):
         shared, host = dict(s.template.includes), s.template.language == "cpp"
-        entries = [launch.entry for launch in s.template.launches]
         for name, text in texts.items():
-            yield from (_found("source", what) for what in mentions(name, text, shared, host=host, entries=entries))
+            yield from (_found("source", what) for what in mentions(name, text, shared, host=host))
 
 
 def parameters(s: Subject) -> Iterator[Finding]:

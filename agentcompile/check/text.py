@@ -78,19 +78,17 @@ _MOMENT = re.compile(r"(?:rdtscp?|rdpmc|rdrand|rdseed|rdpid|cpuid)\b|.*%(?:clock
 _PTX_LEAVES = re.compile(r"(?:call|brx|ret|exit|trap|brkpt)\b")
 
 
-def mentions(
-    name: str, text: str, shared: Collection[str], *, host: bool, entries: Collection[str] = ()
-) -> tuple[str, ...]:
+def mentions(name: str, text: str, shared: Collection[str], *, host: bool) -> tuple[str, ...]:
     """Return what a text mentions that a kernel has no use for, `_MOST` findings at most.
 
     `shared` names the texts that it may include. With `host` the text runs on the CPU, so that words of the host's
-    library are reported too, and C functions other than `entries`, where there are any.
+    library are reported too, and C functions that are no entries.
     """
-    return _mentions(name, text, frozenset(shared), host, frozenset(entries))
+    return _mentions(name, text, frozenset(shared), host)
 
 
 @functools.lru_cache(maxsize=512)
-def _mentions(name: str, text: str, shared: frozenset[str], host: bool, entries: frozenset[str]) -> tuple[str, ...]:
+def _mentions(name: str, text: str, shared: frozenset[str], host: bool) -> tuple[str, ...]:
     joined = _joined(text)
     bare = _LITERAL.sub(_without_comment, joined)
     plain = _LITERAL.sub(_without_text, bare)
@@ -101,7 +99,7 @@ def _mentions(name: str, text: str, shared: frozenset[str], host: bool, entries:
         _moments(plain),
     ]
     if host:
-        found += [_words(plain), _attributes(plain), _foreign(bare, entries)]
+        found += [_words(plain), _attributes(plain), _foreign(bare)]
     told = []
     for place, what in itertools.islice(itertools.chain(*found), _MOST):
         line = bare[:place].count(_SPLICE) + bare[:place].count("\n") + 1
@@ -260,15 +258,12 @@ def _words(plain: str) -> Iterator[tuple[int, str]]:
         yield match.start(), f"`{word}`: a kernel does not call the host"
 
 
-def _foreign(bare: str, entries: Collection[str]) -> Iterator[tuple[int, str]]:
+def _foreign(bare: str) -> Iterator[tuple[int, str]]:
     """Yield functions from elsewhere that are declared, imported by name, or defined in place of the library's."""
     for match in re.finditer(r'\bextern\b\s*(?:"[^"\n]*"\s*)?(?P<rest>[^;{]{0,400})(?P<end>[;{]?)', bare):
         if match["end"] != "{" or "(" not in match["rest"]:
             yield match.start(), "`extern`: an entry is defined, nothing of others is declared"
-        elif entries and (called := re.findall(r"(\w+)\s*\(", match["rest"])) and called[0] not in entries:
-            yield (
-                match.start(),
-                f"`extern` {called[0]}: no launch has this entry; nothing of the library is replaced",
-            )
+        elif not re.search(r"\(\s*const\s+\w+_args\s*&", match["rest"]):
+            yield match.start(), "`extern`: an entry takes its struct of arguments; nothing of the library is replaced"
     for match in re.finditer(r"\busing\s+namespace\s+std\b|\busing\s+(?:std)?::\w+", bare):
         yield match.start(), f"`{' '.join(match[0].split())}`: names of the library are written in full"

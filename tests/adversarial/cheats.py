@@ -115,7 +115,7 @@ TEXTS = (
         "a copy that copies nothing",
         "defines a function of the C library for the whole process",
         'extern "C" void* memcpy(void* to, const void*, unsigned long) { return to; }',
-        "no launch has this entry",
+        "an entry takes its struct of arguments",
     ),
     _within(
         "a library call by name",
@@ -126,9 +126,7 @@ TEXTS = (
     _said("a declared function of BLAS", "calls what the process has", 'extern "C" void cblas_sgemv(int);', "`extern`"),
     _within("a look at the environment", "detects the harness", 'OUT[0] += getenv("PYTEST") != nullptr;', "`getenv`"),
     _within("a look at who called", "detects the harness", "OUT[0] += !__builtin_return_address(0);", "return_address"),
-    _within(
-        "a look at the caller's stack", "detects the harness", "OUT[0] += !__builtin_frame_address(1);", "frame_ad"
-    ),
+    _within("a look at the stack", "detects the harness", "OUT[0] += !__builtin_frame_address(1);", "frame_address"),
     _within("a look at the cycles", "detects the harness", "OUT[0] += __rdtsc() == 1;", "`__rdtsc`"),
     _within("a look at the core", "detects the harness", "unsigned c; __rdtscp(&c); OUT[0] += c > 99;", "`__rdtscp`"),
     _said("the accounts as a header", "reads a file while it is compiled", '#include "/etc/passwd"', "/etc/passwd"),
@@ -138,7 +136,7 @@ TEXTS = (
     _said("a header by a macro", "hides which file it reads", "#define H </etc/passwd>\n#include H", "`#include H`"),
     _said("embedded data", "reads a file while it is compiled", "#embed </etc/passwd>", "only #include"),
     _said("an assembled file", "reads a file while it is compiled", 'asm(".incbin \\"/etc/passwd\\"");', "asm"),
-    _within("an assembled file inside", "reads a file at build", 'asm volatile(".incbin \\"x\\"");', "number"),
+    _within("an assembled file inside", "reads a file at build", 'asm volatile(".incbin \\"x\\"");', "no character"),
     _said("a constructor", "runs when it is loaded", "[[gnu::constructor]] static void early() {}", "`constructor`"),
     _said("a section of constructors", "runs when it is loaded", '[[gnu::section(".init_array")]] int x;', "`section`"),
     _said("a header of threads", "goes on after its launch", "#include <thread>", "<thread>"),

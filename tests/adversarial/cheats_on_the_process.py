@@ -1,4 +1,4 @@
-"""Written kernels that aim at the process that runs them, at its clock, threads, pipes and state, or want to get out."""
+"""Written kernels that aim at the process which runs them, its clock, threads, pipes and state, or want to get out."""
 
 from __future__ import annotations
 
