@@ -96,7 +96,7 @@ class TaskHost:
                 case Stir():
                     self._stir(request)
                 case Renew():
-                    self._renew(self._held[request.arena])
+                    self._renew(self._held[request.arena], undo=request.undo)
                 case Examine():
                     return self._examine(self._held[request.arena])
                 case Baseline():
@@ -204,8 +204,11 @@ class TaskHost:
         fill(table, held.sources[request.port], min(request.steps, MOST), torch.Generator().manual_seed(request.seed))
         held.changes = request.port, rows_of(table, min(request.steps, MOST))
 
-    def _renew(self, held: _Held) -> None:
+    def _renew(self, held: _Held, *, undo: bool) -> None:
         port, rows = held.changes
+        if undo:
+            self._buffer(held, port).copy_(held.sources[port])
+            return
         changed = applied(rows, held.sources[port])
         leaves, spec = pytree.tree_flatten(list(held.inputs))
         tensors = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]

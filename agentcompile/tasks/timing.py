@@ -132,9 +132,10 @@ class KernelArm:
                 stir = Stir(arena=at, port=self._kernel.stirred, steps=steps, seed=seed)
                 self._task.ask(stir, self._task.limits.check_s)
             changed = self._timed(batch, stirred=True)
+            looked = seed_of(self._seed, "stirred", tried) % min(batch, self._sets)  # a reference may take seconds
             for at in range(self._sets):
-                self._task.ask(Renew(arena=at), self._task.limits.check_s)
-                examine(self._task, at, self.tally)
+                self._task.ask(Renew(arena=at, undo=at != looked), self._task.limits.check_s)
+            examine(self._task, looked, self.tally)
             if not self.tally.ok:
                 return
             share = changed.ns / (_SEEN * usual.ns + _STIR_NS * batch)

@@ -161,10 +161,11 @@ class Stir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew:
-    """Compute what an arena must hold now that all listed changes of its input were made."""
+    """Compute what an arena must hold now that all listed changes of its input were made; or else undo them."""
 
     kind: Literal["renew"] = "renew"
     arena: int
+    undo: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
