@@ -29,6 +29,7 @@ _NAMED = (
     "openat|creat|unlink|system|v?fork|clone3?|exec[lv]p?e?|execveat|fexecve|popen|posix_spawnp?|socket|connect|dlopen|"
     "dlsym|dlmopen|dlvsym|dl_iterate_phdr|pthread_\\w+|getenv|setenv|putenv|secure_getenv|sigaction|sigprocmask|"
     "[_]*(?:sig)?(?:setjmp|longjmp)|atexit|on_exit|quick_exit|syscall|ptrace|prctl|ioctl|process_vm_\\w+|fprintf|"
+    "clock_(?:gettime|nanosleep|getres|getcpuclockid)|gettimeofday|timespec_get|nanosleep|usleep|"
     "vprintf|thread_local|goto|__asm_label__|__libc_\\w+|_dl_\\w+|_GLOBAL_OFFSET_TABLE_|environ|__environ"
 )
 _STD = (
@@ -81,7 +82,7 @@ def mentions(name: str, text: str, shared: Collection[str], *, host: bool) -> tu
     """Return what a text mentions that a kernel has no use for, `_MOST` findings at most.
 
     `shared` names the texts that it may include. With `host` the text runs on the CPU, so that words of the host's
-    library are reported too.
+    library are reported too, and C functions that are no entries.
     """
     return _mentions(name, text, frozenset(shared), host)
 
@@ -258,9 +259,11 @@ def _words(plain: str) -> Iterator[tuple[int, str]]:
 
 
 def _foreign(bare: str) -> Iterator[tuple[int, str]]:
-    """Yield functions from elsewhere that are declared, or imported by name."""
+    """Yield functions from elsewhere that are declared, imported by name, or defined in place of the library's."""
     for match in re.finditer(r'\bextern\b\s*(?:"[^"\n]*"\s*)?(?P<rest>[^;{]{0,400})(?P<end>[;{]?)', bare):
         if match["end"] != "{" or "(" not in match["rest"]:
             yield match.start(), "`extern`: an entry is defined, nothing of others is declared"
+        elif not re.search(r"\(\s*const\s+\w+_args\s*&", match["rest"]):
+            yield match.start(), "`extern`: an entry takes its struct of arguments; nothing of the library is replaced"
     for match in re.finditer(r"\busing\s+namespace\s+std\b|\busing\s+(?:std)?::\w+", bare):
         yield match.start(), f"`{' '.join(match[0].split())}`: names of the library are written in full"

@@ -47,6 +47,19 @@ def waited_s(pid: int) -> float:
     return max(_delays_ns(pid), default=0) / 1e9
 
 
+def core_ns(pid: int = 0) -> tuple[int, int]:
+    """Return the ns in which this thread, or the main one of process `pid`, ran, and could have run and had no core.
+
+    The system counts them, up to a tick behind while a thread runs, and no code of the process can change them; both
+    are 0 where it does not.
+    """
+    thread = pid or threading.get_native_id()
+    with contextlib.suppress(OSError, ValueError):
+        ran, delayed, _ = Path(f"/proc/{pid or 'self'}/task/{thread}/schedstat").read_text(encoding="ascii").split()
+        return int(ran), int(delayed)
+    return 0, 0
+
+
 def _delays_ns(process: int | str) -> list[int]:
     """Return the run delay of each live thread of a process; empty where the kernel keeps none."""
     found: list[int] = []

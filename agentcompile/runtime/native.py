@@ -136,6 +136,12 @@ class Executor:
         if not self._pool:
             raise MemoryError("no memory for a thread pool")
 
+    def start(self) -> None:
+        """Start the pool's threads, which otherwise begin with the first job."""
+        nothing = ctypes.cast(self._lib.ac_abi, ctypes.c_void_p).value  # it returns a number, and does no more
+        assert nothing is not None
+        Program(self, [Call(address=nothing, pointers=())]).run()
+
     def run(self, calls: ctypes.Array[_CallStruct], repeat: int, spent: int = 0) -> None:
         """Run `calls` in order, `repeat` times; add their nanoseconds to int64s at address `spent`, unless it is 0."""
         self._check(self._lib.ac_run(self._pool, calls, len(calls), repeat, spent or None))

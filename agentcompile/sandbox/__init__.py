@@ -3,10 +3,21 @@
 It uses Landlock, seccomp, namespaces and resource limits of Linux through the standard library alone.
 """
 
-from agentcompile.sandbox.confine import Method, Run, TooLong, apart, confine, methods, require, run, settle
+from agentcompile.sandbox.confine import (
+    Method,
+    Run,
+    TooLong,
+    apart,
+    confine,
+    methods,
+    only_compute,
+    require,
+    run,
+    settle,
+)
 from agentcompile.sandbox.fence import Fence, device_nodes, for_build, for_worker
 
 __all__ = [
     "Fence", "Method", "Run", "TooLong", "apart", "confine", "device_nodes", "for_build", "for_worker", "methods",
-    "require", "run", "settle",
+    "only_compute", "require", "run", "settle",
 ]  # fmt: skip

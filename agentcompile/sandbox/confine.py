@@ -150,6 +150,11 @@ def settle() -> None:
     seccomp.install(seccomp.placing(os.getpid()))
 
 
+def only_compute() -> None:
+    """Close the fence further, before a kernel is loaded: no thread starts any more, and no memory becomes code."""
+    seccomp.install(seccomp.computing())
+
+
 def _limit(fence: Fence, *, counted: bool) -> None:
     """Set limits that cannot be raised; processes are `counted` apart from others' in a user namespace alone."""
     fixed = {

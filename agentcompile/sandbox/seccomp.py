@@ -26,6 +26,8 @@ _NO_NEW_PRIVILEGES = 38
 
 _THREAD, _NEW_NAMESPACES = 0x00010000, 0x7E020000
 _SHARED_AND_ANONYMOUS, _GROWS = 0x21, 0x100
+_WRITES, _EXECUTES, _TO_A_PLACE = 0x2, 0x4, 0x2
+"""PROT_WRITE, PROT_EXEC and MREMAP_FIXED."""
 _PARENT_DEATH = 1
 _OWNER_COMMANDS = (8, 10, 15)
 """F_SETOWN, F_SETSIG and F_SETOWN_EX: they make the kernel send signals to a process of the caller's choice."""
@@ -104,6 +106,20 @@ def rules(*, pid: int, programs: bool, devices: bool) -> tuple[Rule, ...]:
 def placing(pid: int) -> tuple[Rule, ...]:
     """Return the rule that lets process `pid` choose the cores of its main thread and of a thread that asks itself."""
     return (Rule(call="sched_setaffinity", argument=0, values=(0, pid), unless=True),)
+
+
+def computing() -> tuple[Rule, ...]:
+    """Return the rules under which a process starts no thread, and runs no code but that of files which it loads.
+
+    Without them a kernel could go on after its launch, or rewrite the clock that times it (the vDSO is code, too).
+    """
+    return (
+        Rule(call="clone"),
+        Rule(call="mprotect", argument=2, mask=_EXECUTES, values=(_EXECUTES,)),
+        Rule(call="pkey_mprotect", argument=2, mask=_EXECUTES, values=(_EXECUTES,)),
+        Rule(call="mmap", argument=2, mask=_WRITES | _EXECUTES, values=(_WRITES | _EXECUTES,)),
+        Rule(call="mremap", argument=3, mask=_TO_A_PLACE, values=(_TO_A_PLACE,)),
+    )
 
 
 def program(refused: Sequence[Rule], on: Machine) -> tuple[Instruction, ...]:

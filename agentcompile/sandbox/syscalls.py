@@ -42,7 +42,8 @@ NUMBERS: dict[str, tuple[int, int]] = {
     "clone3": (435, 435),
     "prlimit64": (302, 261), "kill": (62, 129), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
     "rt_tgsigqueueinfo": (297, 240), "fcntl": (72, 25), "ioctl": (16, 29), "mmap": (9, 222),
-    "sched_setaffinity": (203, 122), "prctl": (157, 167),
+    "sched_setaffinity": (203, 122), "prctl": (157, 167), "mprotect": (10, 226), "pkey_mprotect": (329, 288),
+    "mremap": (25, 216),
 }  # fmt: skip
 """The numbers on x86-64 and on aarch64; -1 for a call that aarch64 lacks."""
 NEWEST = 462

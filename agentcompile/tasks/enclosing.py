@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentcompile.sandbox import confine, for_worker
+from agentcompile.sandbox import confine, for_worker, only_compute
 from agentcompile.worker.limits import limit_memory
 
 
@@ -21,3 +21,13 @@ def enclose(readable: Iterable[Path], *, memory_bytes: int, fenced: bool) -> Non
         confine(for_worker(readable=readable, memory_bytes=memory_bytes))
     else:
         limit_memory(memory_bytes)
+
+
+def restrict(*, fenced: bool) -> None:
+    """Allow no more threads than there are, and no more code but that of files, before a kernel is loaded.
+
+    Raises:
+        OSError: the kernel of the system takes no filter.
+    """
+    if fenced:
+        only_compute()

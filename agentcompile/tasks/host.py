@@ -21,6 +21,7 @@ from agentcompile.tasks.comparing import Expected, compare
 from agentcompile.tasks.inputs import SHAPE_SCALES, nudged, randomised
 from agentcompile.tasks.loading import LoadedModel, TaskFault
 from agentcompile.tasks.signing import Signed, sign
+from agentcompile.tasks.stirring import MOST, TABLE, applied, fill, rows_of, table_numbers
 from agentcompile.tasks.tally import Tally
 from agentcompile.tasks.torch_arms import TorchArms
 from agentcompile.tasks.wire import (
@@ -34,10 +35,12 @@ from agentcompile.tasks.wire import (
     Loaded,
     Pattern,
     Refused,
+    Renew,
     Reply,
     Request,
     Signature,
     Spoil,
+    Stir,
     TimeBaseline,
 )
 from agentcompile.validate.arena import poison
@@ -60,6 +63,8 @@ class _Held:
     expected: list[Expected] = field(default_factory=list)
     first: dict[str, Tensor] = field(default_factory=dict)
     """The outputs of the first launch that was examined."""
+    changes: tuple[str, Tensor] = ("", torch.zeros(0, 2, dtype=torch.int64))
+    """An input, and the changes of it that were listed."""
 
 
 class TaskHost:
@@ -88,6 +93,10 @@ class TaskHost:
                     self._draw(request)
                 case Spoil():
                     self._spoil(request.arena, request.pattern)
+                case Stir():
+                    self._stir(request)
+                case Renew():
+                    self._renew(self._held[request.arena], undo=request.undo)
                 case Examine():
                     return self._examine(self._held[request.arena])
                 case Baseline():
@@ -188,6 +197,25 @@ class TaskHost:
         for space in self._attach.scratch:
             buffer = held.view.buffer(space.name, TORCH_DTYPES[space.dtype], (space.elements,))
             poison(buffer, "zero" if space.zeroed else pattern)
+
+    def _stir(self, request: Stir) -> None:
+        held = self._held[request.arena]
+        table = held.view.buffer(TABLE, torch.int64, (table_numbers(),))
+        fill(table, held.sources[request.port], min(request.steps, MOST), torch.Generator().manual_seed(request.seed))
+        held.changes = request.port, rows_of(table, min(request.steps, MOST))
+
+    def _renew(self, held: _Held, *, undo: bool) -> None:
+        port, rows = held.changes
+        if undo:
+            self._buffer(held, port).copy_(held.sources[port])
+            return
+        changed = applied(rows, held.sources[port])
+        leaves, spec = pytree.tree_flatten(list(held.inputs))
+        tensors = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        leaves[tensors[self._names("input").index(port)]] = changed.clone()
+        held.inputs = pytree.tree_unflatten(leaves, spec)
+        held.sources[port] = changed
+        held.expected, held.first = self._expected(held, torch.Generator().manual_seed(len(rows))), {}
 
     def _examine(self, held: _Held) -> Examined:
         tally = Tally()

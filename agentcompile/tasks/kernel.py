@@ -24,10 +24,12 @@ from agentcompile.tasks.arena import ArenaOwner, Side, close_all
 from agentcompile.tasks.inputs import Case, cases
 from agentcompile.tasks.load import LoadedTask
 from agentcompile.tasks.process import Child
+from agentcompile.tasks.stirring import TABLE, stirred_input, table_numbers
 from agentcompile.tasks.tally import Tally
 from agentcompile.tasks.wire import (
     Attach,
     Bind,
+    Done,
     Draw,
     Examine,
     Examined,
@@ -74,6 +76,8 @@ class Workshop:
     executor: Path
     """The executor of launch lists, built."""
     ceiling: Ceiling
+    attendants: Path
+    """Kernels of our own in the process of a written one, built (`attending`)."""
     fenced: bool = True
     """Whether compilers and kernels run behind a fence (`agentcompile.sandbox`)."""
 
@@ -113,8 +117,13 @@ class KernelProcess:
             KernelDeath: the process ends when the kernel is loaded.
         """
         self._task, self.built = task, built
+        self.changed, self.took_ns = "", 0
+        """What the kernel left changed in its process, and what the last timed launches took of a core."""
         self._stage: Stage = "measure" if timed else "validate"
-        self._owners = [ArenaOwner(built.sizes, _SIDES[0 if timed else at % 2]) for at in range(sets)]
+        self.stirred = stirred_input(task.told.signatures[built.shape]) if timed else ""
+        """The input that may be changed between timed launches; "" for none."""
+        sizes = built.sizes | ({TABLE: 8 * table_numbers()} if self.stirred else {})
+        self._owners = [ArenaOwner(sizes, _SIDES[0 if timed else at % 2]) for at in range(sets)]
         try:
             files = tuple(owner.file for owner in self._owners)
             deterministic = built.template.deterministic
@@ -136,6 +145,8 @@ class KernelProcess:
             shared=tuple(shared),
             memory_bytes=task.limits.memory_bytes,
             fenced=shop.fenced,
+            attendants=str(shop.attendants),
+            stirred=self.stirred,
         )
         try:
             self._ask(bind, task.limits.bind_s)
@@ -152,10 +163,11 @@ class KernelProcess:
         """Launch it; `KernelDeath` when that hangs or crashes."""
         self._ask(Launch(arena=arena, repeat=repeat, order=order), self._task.limits.launch_s)
 
-    def interval(self, batch: int) -> Interval:
-        """Time a batch; `KernelDeath` when that hangs or crashes."""
-        told = self._ask(TimeKernel(batch=batch), self._task.limits.measure_s)
+    def interval(self, batch: int, *, stirred: bool = False) -> Interval:
+        """Time a batch, with an input changed before each launch where `stirred`; `KernelDeath` as in `launch`."""
+        told = self._ask(TimeKernel(batch=batch, stirred=stirred), self._task.limits.measure_s)
         assert isinstance(told, Timed)
+        self.took_ns = told.took_ns
         return told.interval
 
     def close(self) -> None:
@@ -174,6 +186,9 @@ class KernelProcess:
                 raise KernelDeath(TimedOut(stage=stage, limit_s=outcome.limit_s))
             case Fault():
                 raise KernelDeath(Crashed(stage=stage, signal=0, detail=outcome.error))
+            case Done() | Timed():
+                self.changed = self.changed or outcome.changed
+                return outcome
             case _:
                 return outcome
 
@@ -215,6 +230,7 @@ def _checked(task: LoadedTask, kernel: KernelProcess, case: Case, tally: Tally) 
         task.ask(Spoil(arena=case.arena, pattern=pattern), task.limits.check_s)
         kernel.launch(case.arena, order=order)
         examine(task, case.arena, tally)
+        still(kernel, tally)
         if not tally.ok:
             return
 
@@ -228,6 +244,11 @@ def _many(task: LoadedTask, kernel: KernelProcess, case: Case, tally: Tally) -> 
     task.ask(Spoil(arena=case.arena, pattern="nan"), task.limits.check_s)
     kernel.launch(case.arena, repeat=repeat)
     examine(task, case.arena, tally)
+
+
+def still(kernel: KernelProcess, tally: Tally) -> None:
+    """Add whether a kernel left its process as it was."""
+    tally.claim("process-state", not kernel.changed, f"left changed: {kernel.changed}")
 
 
 def draw_into(task: LoadedTask, case: Case) -> None:

@@ -120,6 +120,8 @@ _DOING = {
     "attach": "sharing buffers",
     "draw": "drawing inputs and computing the reference",
     "spoil": "filling buffers",
+    "stir": "changing inputs",
+    "renew": "computing the reference of changed inputs",
     "examine": "comparing results",
     "baseline": "running it in PyTorch",
     "time-baseline": "timing PyTorch",

@@ -19,6 +19,7 @@ from agentcompile.ir.target import Ceiling
 from agentcompile.materialize import isa_flags
 from agentcompile.options import Options
 from agentcompile.sandbox import require
+from agentcompile.tasks.attending import build_attendants
 from agentcompile.tasks.contract import contract_of, language_for, region_of, residency_of
 from agentcompile.tasks.inputs import seed_of
 from agentcompile.tasks.judging import TaskJudge
@@ -100,6 +101,7 @@ def gated(
         store=here.store,
         executor=executor.resolve(),
         ceiling=ceiling,
+        attendants=build_attendants(here.store, here.toolchain, here.target),
         fenced=fenced,
     )
     judge = TaskJudge(task, contract, bar, shop, seed=seed_of(seed, "judge"), confirms=confirms)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-from agentcompile.measure.clock import interval, settle
+from agentcompile.measure.clock import core_ns, interval, settle
 from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.tasks.arena import mapped
-from agentcompile.tasks.enclosing import enclose
+from agentcompile.tasks.attending import STIR, Watch
+from agentcompile.tasks.enclosing import enclose, restrict
+from agentcompile.tasks.stirring import TABLE, warm_up
 from agentcompile.tasks.wire import Bind, Done, Launch, Reply, Request, Timed, TimeKernel
 
-_WARM = 4
-"""The part of a batch, one in `_WARM`, that is run before each interval."""
 _MOST_CALLS = 1 << 14
 """The most launches in one list; longer batches repeat it."""
 
@@ -28,7 +28,9 @@ class Runner:
         self._calls: list[list[Call]] = []
         self._threads = 1
         self._executor: Executor | None = None
-        self._programs: dict[int, tuple[Program, int]] = {}
+        self._stirs: list[Call] = []
+        self._watch: Watch | None = None
+        self._programs: dict[tuple[int, bool], tuple[Program, int]] = {}
 
     def handle(self, request: Request) -> Reply:
         """Answer a request.
@@ -39,26 +41,32 @@ class Runner:
         match request:
             case Bind():
                 self._bind(request)
-                return Done()
+                return Done(changed=self._changed())
             case Launch():
                 self._launch(request)
-                return Done()
+                return Done(changed=self._changed())
             case TimeKernel():
-                return self._timed(request.batch)
+                return self._timed(request.batch, request.stirred)
             case _:
                 raise TypeError(f"not for the process of a kernel: {request.kind}")
 
     def _bind(self, request: Bind) -> None:
         addresses = [mapped(file) for file in request.arenas]
-        for own in addresses:
-            own.update({name: addresses[0][name] for name in request.shared})
-        files = (Path(request.binary), Path(request.executor))
+        for one in addresses:
+            one.update({name: addresses[0][name] for name in request.shared})
+        files = (Path(request.binary), Path(request.executor), Path(request.attendants))
         enclose(files, memory_bytes=request.memory_bytes, fenced=request.fenced)  # before there is a second thread
         self._executor, self._threads = Executor(Path(request.executor), request.threads), request.threads
+        self._executor.start()
+        attendants = Library(Path(request.attendants))
+        if request.stirred:
+            self._stirs = [Call.of(attendants, STIR, [one[TABLE], one[request.stirred]]) for one in addresses]
+        restrict(fenced=request.fenced)
+        self._watch = Watch(attendants, self._executor)
         library = Library(Path(request.binary))
         self._calls = [
-            [Call.of(library, entry, [own[name] if name else 0 for name in names]) for entry, names in request.launches]
-            for own in addresses
+            [Call.of(library, entry, [one[name] if name else 0 for name in names]) for entry, names in request.launches]
+            for one in addresses
         ]
 
     def _launch(self, request: Launch) -> None:
@@ -75,24 +83,31 @@ class Runner:
             for rank in order:
                 kernel(call.address)(ctypes.addressof(pointers), rank, self._threads)
 
-    def _timed(self, batch: int) -> Timed:
-        warm, _ = self._program(max(1, batch // _WARM))
-        program, repeat = self._program(batch)
+    def _timed(self, batch: int, stirred: bool) -> Timed:
+        warm, _ = self._program(warm_up(batch), stirred)
+        program, repeat = self._program(batch, stirred)
         settle()
         warm.run()
+        before = sum(core_ns())
         found = interval(lambda: program.time(repeat, 1)[0])
+        took_ns = sum(core_ns()) - before
         settle()
-        return Timed(interval=found)
+        return Timed(interval=found, took_ns=took_ns, changed=self._changed())
 
-    def _program(self, batch: int) -> tuple[Program, int]:
+    def _changed(self) -> str:
+        assert self._watch is not None
+        return self._watch.changed()
+
+    def _program(self, batch: int, stirred: bool) -> tuple[Program, int]:
         """Return a list of launches that walk over the arenas, and how often it is run."""
-        if batch not in self._programs:
+        if (batch, stirred) not in self._programs:
             assert self._executor is not None
             length = batch
             repeat = 1
             if batch > _MOST_CALLS:
                 length = len(self._calls)
                 repeat = max(1, batch // length)
-            calls = [call for at in range(length) for call in self._calls[at % len(self._calls)]]
-            self._programs[batch] = Program(self._executor, calls), repeat
-        return self._programs[batch]
+            lists = [[*self._stirs[at : at + 1], *own] if stirred else own for at, own in enumerate(self._calls)]
+            calls = [call for at in range(length) for call in lists[at % len(lists)]]
+            self._programs[batch, stirred] = Program(self._executor, calls), repeat
+        return self._programs[batch, stirred]

@@ -5,6 +5,7 @@ The rounds and statistics are those of `agentcompile.measure`: an arm here is a 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +16,25 @@ from agentcompile.ir.target import Residency
 from agentcompile.ir.timing import Interval, Samples, Timing
 from agentcompile.ir.trial import Incorrect
 from agentcompile.measure import POLICY, Policy, usual_ns
-from agentcompile.measure.clock import quantum_ns
+from agentcompile.measure.clock import core_ns, quantum_ns
 from agentcompile.measure.rounds import Arm, run_rounds
 from agentcompile.refine.contract import Times
 from agentcompile.tasks.inputs import Case, seed_of
-from agentcompile.tasks.kernel import Built, Death, KernelDeath, KernelProcess, Workshop, draw_into, examine, running
+from agentcompile.tasks.kernel import (
+    Built,
+    Death,
+    KernelDeath,
+    KernelProcess,
+    Workshop,
+    draw_into,
+    examine,
+    running,
+    still,
+)
 from agentcompile.tasks.load import LoadedTask
+from agentcompile.tasks.stirring import MOST, steps_of, warm_up
 from agentcompile.tasks.tally import Tally
-from agentcompile.tasks.wire import Baseline, Spoil, TimeBaseline, Timed
+from agentcompile.tasks.wire import Baseline, Renew, Spoil, Stir, TimeBaseline, Timed
 
 EAGER = "pytorch"
 COMPILED = ("torch.compile", "torch.compile max-autotune")
@@ -34,6 +46,14 @@ _EXAMINED = 4
 """One interval in so many, on average, has its results examined."""
 _LATE, _LATE_NS = 4, 200_000_000
 """A clock that shows less than this part of the time that the parent saw pass, less this slack, is wrong."""
+
+_SEEN, _STIR_NS, _TRIES = 1.5, 2_000, 6
+"""A launch on inputs that changed takes at most this multiple of one on others, and the time of the change; the least
+of so many tries counts."""
+_CLOCK_NS, _LONGEST = 25_000_000, 256
+"""The clock is checked in an interval of about this length, and of so many batches at most."""
+_SLOW, _OWN_NS = 1.5, 12_000_000
+"""What that interval took of a core is at most this multiple of what was measured, and a tick or what asking takes."""
 
 
 class TorchArm:
@@ -67,21 +87,73 @@ class KernelArm:
 
     def examined(self, batch: int) -> Interval:
         """Run and time a batch whose results are examined."""
-        touched = range(min(batch, self._sets))
-        for at in touched:
-            self._task.ask(Spoil(arena=at, pattern="nan"), self._task.limits.check_s)
+        self._spoil(batch)
         found = self._timed(batch)
-        for at in touched:
+        for at in range(min(batch, self._sets)):
             examine(self._task, at, self.tally)
         return found
 
-    def _timed(self, batch: int) -> Interval:
+    def _spoil(self, batch: int) -> None:
+        for at in range(min(batch, self._sets)):
+            self._task.ask(Spoil(arena=at, pattern="nan"), self._task.limits.check_s)
+
+    def audit(self, batch: int) -> None:
+        """Check what times were made of: by a clock that runs right, and of work that is done at every launch.
+
+        Most launches of a batch see inputs again. Here every launch sees others: a kernel that keeps results, or leaves
+        outputs that look right as they are, is slow then, or wrong.
+        """
+        usual = self._timed(batch)
+        if self._kernel.stirred:
+            self._stirred(min(batch, MOST * self._sets // 2))
+        longer = max(1, min(math.ceil(_CLOCK_NS * batch / max(usual.ns, 1)), _LONGEST * batch))
+        self._spoil(longer)
+        least, told = math.inf, ""
+        for _ in range(_TRIES):
+            before, _ = core_ns(self._kernel.pid)
+            found = self._timed(longer)
+            ran_ns, whole_ns = core_ns(self._kernel.pid)[0] - before, found.ns + found.ns * warm_up(longer) // longer
+            took_ns = self._kernel.took_ns
+            share = max(took_ns / (_SLOW * found.ns + _OWN_NS), ran_ns / (_SLOW * whole_ns + _OWN_NS))
+            if share < least:
+                least, told = share, f"{took_ns} ns of a core were taken for what was measured as {found.ns} ns"
+            if least <= 1.0:
+                break
+        self.tally.add("clock", least, 1.0, told)
+        for at in range(min(longer, self._sets)):
+            examine(self._task, at, self.tally)
+
+    def _stirred(self, batch: int) -> None:
+        least, told = math.inf, ""
+        for tried in range(_TRIES):
+            usual = self._timed(batch)
+            for at in range(self._sets):
+                seed, steps = seed_of(self._seed, "stir", tried, at), steps_of(batch, self._sets, at)
+                stir = Stir(arena=at, port=self._kernel.stirred, steps=steps, seed=seed)
+                self._task.ask(stir, self._task.limits.check_s)
+            changed = self._timed(batch, stirred=True)
+            looked = seed_of(self._seed, "stirred", tried) % min(batch, self._sets)  # a reference may take seconds
+            for at in range(self._sets):
+                self._task.ask(Renew(arena=at, undo=at != looked), self._task.limits.check_s)
+            examine(self._task, looked, self.tally)
+            if not self.tally.ok:
+                return
+            share = changed.ns / (_SEEN * usual.ns + _STIR_NS * batch)
+            if share < least:
+                least = share
+                told = f"{changed.ns / batch:.0f} ns a launch where inputs change, {usual.ns / batch:.0f} ns where not"
+            if least <= 1.0:
+                break
+        self.tally.add("fresh inputs", least, 1.0, told)
+
+    def _timed(self, batch: int, *, stirred: bool = False) -> Interval:
         begin = time.perf_counter_ns()
-        found = self._kernel.interval(batch)
+        found = self._kernel.interval(batch, stirred=stirred)
         seen_ns = time.perf_counter_ns() - begin
         least_ns = (seen_ns - _LATE_NS) / _LATE - found.waited_ns
         told = "the kernel's process measured less time than passed"
         self.tally.claim("clock", found.ns >= least_ns, told)
+        still(self._kernel, self.tally)
         return found
 
 
@@ -161,6 +233,8 @@ def timed(
                 arms: list[Arm] = [*(TorchArm(task, name) for name in beside), arm]
                 samples = _rounds(arms, rounds, claim, seed + process, policy)
                 arm.examined(samples.batch)
+                if process == 0 and arm.tally.ok:
+                    arm.audit(samples.batch)
                 if not arm.tally.ok:
                     return Incorrect(report=arm.tally.report(cases=sets, repeats=1))
                 found.append(samples)

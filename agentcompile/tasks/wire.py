@@ -149,6 +149,26 @@ class Spoil:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stir:
+    """List changes of one input of an arena, which the kernel's process makes, one before each launch of a batch."""
+
+    kind: Literal["stir"] = "stir"
+    arena: int
+    port: str
+    steps: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """Compute what an arena must hold now that all listed changes of its input were made; or else undo them."""
+
+    kind: Literal["renew"] = "renew"
+    arena: int
+    undo: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Examine:
     """Compare an arena with what it must hold after a launch; answered by `Examined`."""
 
@@ -197,6 +217,10 @@ class Bind:
     """Buffers that are those of the first arena everywhere."""
     memory_bytes: int
     fenced: bool
+    attendants: str
+    """The library of our own kernels, which make the changes of `Stir` and watch over the process."""
+    stirred: str = ""
+    """The port that is changed; empty where nothing is timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +239,8 @@ class TimeKernel:
 
     kind: Literal["time-kernel"] = "time-kernel"
     batch: int
+    stirred: bool = False
+    """Whether an input is changed before each launch, as `Stir` listed it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +249,10 @@ class Timed:
 
     kind: Literal["timed"] = "timed"
     interval: Interval
+    took_ns: int = 0
+    """What the launches took of a core, by the system's count, waiting included."""
+    changed: str = ""
+    """What a kernel left changed in its process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +260,8 @@ class Done:
     """It is done."""
 
     kind: Literal["done"] = "done"
+    changed: str = ""
+    """What a kernel left changed in its process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +272,7 @@ class Fault:
     error: str
 
 
-TaskRequest = Load | Attach | Draw | Spoil | Examine | Baseline | TimeBaseline
+TaskRequest = Load | Attach | Draw | Spoil | Stir | Renew | Examine | Baseline | TimeBaseline
 KernelRequest = Bind | Launch | TimeKernel
 Request = TaskRequest | KernelRequest
 Reply = Loaded | Refused | Examined | Timed | Done | Fault

@@ -7,11 +7,13 @@ timers; and, around single launches, memory that can be executed. A worker in wh
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import resource
 import signal
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -61,6 +63,8 @@ class Mappings:
 
     count: int
     code: frozenset[str]
+    clock: int = 0
+    """A checksum of the vDSO, which is the code that tells the time."""
 
 
 def take(probes: Probes) -> State:
@@ -93,15 +97,18 @@ def differences(before: State, after: State) -> list[str]:
 
 def mappings() -> Mappings:
     """Return the address space now; empty where the system does not show it."""
-    count, code = 0, set[str]()
+    count, code, clock = 0, set[str](), 0
     with contextlib.suppress(OSError):
         text = Path("/proc/self/maps").read_bytes().decode(errors="replace")
         count = text.count("\n")
         for place, rights, path in _EXECUTABLE.findall(text):
             named = path.startswith("/") and not path.startswith(("/memfd:", "/dev/"))
-            if (not named or "w" in rights) and path not in ("[vdso]", "[vsyscall]"):
+            if "w" in rights or not (named or path in ("[vdso]", "[vsyscall]")):
                 code.add(f"{place} {rights}")
-    return Mappings(count=count, code=frozenset(code))
+            elif path == "[vdso]":
+                begin, end = (int(word, 16) for word in place.split("-"))
+                clock = zlib.crc32(ctypes.string_at(begin, end - begin))
+    return Mappings(count=count, code=frozenset(code), clock=clock)
 
 
 class Watch:
@@ -176,6 +183,8 @@ class Watch:
         after = mappings()
         if after.code - before.code:
             self._found.append(f"executable memory mapped {when}")
+        if after.clock != before.clock:
+            self._found.append(f"the clock rewritten {when}")
         if after.count > before.count + own:
             self._found.append(f"{after.count - before.count} mappings more {when}")
 

@@ -12,7 +12,8 @@ import torch
 
 from agentcompile.ir.target import Target
 from agentcompile.ir.timing import Interval, Samples
-from agentcompile.measure.clock import Others, interval, quantum_ns, settle
+from agentcompile.ir.trial import Check
+from agentcompile.measure.clock import Others, core_ns, interval, quantum_ns, settle
 from agentcompile.measure.rounds import Arm, run_rounds
 from agentcompile.ops.reference import Interpreter
 from agentcompile.runtime.library import bind as bind_library
@@ -22,11 +23,15 @@ from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.inputs import Inputs
 from agentcompile.worker.launch import workspaces
 from agentcompile.worker.outputs import Witness
-from agentcompile.worker.protocol import Implementation, Reference, Time, TimeSteps
+from agentcompile.worker.protocol import Implementation, Reference, Time, TimeSteps, WrongOutput
 from agentcompile.worker.state import Watch, Watched, require
 
 _WARM = 4
 """The fraction of a batch, one in `_WARM`, run before each interval: threads awake, code and activations cached."""
+_CLOCK_NS, _LONGEST = 25_000_000, 256
+"""The clock is checked in a sample of about this length, and of so many batches at most."""
+_SLOW, _OWN_NS, _TRIES = 1.5, 12_000_000, 3
+"""What that sample took of a core is at most this multiple of what the clock shows, and a tick; the least counts."""
 
 
 def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch: Watch) -> Samples:
@@ -54,6 +59,8 @@ def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch
         box.write(index)
         if isinstance(kernel, _KernelArm):
             kernel.finish(samples.batch)
+            if request.claim >= request.policy.claim:  # a search only chooses what is timed again
+                kernel.check_clock(samples.batch)
     box.write(NOTHING)
     return samples
 
@@ -87,7 +94,7 @@ class _KernelArm:
             (library.entry(launch.entry), [self._place(name) for name in launch.arguments])
             for launch in made.source.launches
         ]
-        self._witness, self._last = Witness(inputs, dict(made.layouts), index), False
+        self._witness, self._last, self._usual_ns = Witness(inputs, dict(made.layouts), index), False, 0
 
     def interval(self, batch: int) -> Interval:
         self._box.write(self._index)
@@ -105,7 +112,26 @@ class _KernelArm:
     def finish(self, batch: int) -> None:
         """Time one more sample, which is always compared."""
         self._last = True
-        self.interval(batch)
+        self._usual_ns = self.interval(batch).ns
+
+    def check_clock(self, batch: int) -> None:
+        """Time a long sample beside the system's own count of what it took of a core.
+
+        Raises:
+            WrongOutput: the clock showed far less time than passed.
+        """
+        program, _, _ = self._program(batch, 0)
+        repeat = max(1, min(math.ceil(_CLOCK_NS / max(self._usual_ns, 1)), _LONGEST))
+        worst = math.inf
+        for _ in range(_TRIES):
+            before = sum(core_ns())
+            ns = program.time(repeat, 1)[0]
+            spent_ns = sum(core_ns()) - before
+            worst = min(worst, spent_ns / (_SLOW * ns + _OWN_NS))
+            if worst <= 1.0:
+                return
+        text = f"the launches took {spent_ns} ns of a core where the clock showed {ns} ns"
+        raise WrongOutput(self._index, Check(name="clock", ok=False, measured=worst, allowed=1.0, detail=text))
 
     def _program(self, batch: int, window: int) -> tuple[Program, int, tuple[Seen, ...]]:
         """Return the launches from `window` on, the slot of the first, and those whose outputs are not overwritten."""

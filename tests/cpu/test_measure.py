@@ -15,7 +15,7 @@ import torch
 from agentcompile.build import find_toolchain
 from agentcompile.evaluation.evaluator import Limits, WorkerEvaluator
 from agentcompile.measure import POLICY, residency
-from agentcompile.measure.clock import interval, quantum_ns, settle, waited_ns
+from agentcompile.measure.clock import core_ns, interval, quantum_ns, settle, waited_ns
 from agentcompile.measure.residency import Need, Slots, rotation_bytes
 from tests.cpu import jobs
 
@@ -73,6 +73,16 @@ def test_the_clock_has_a_quantum_and_waiting_is_counted() -> None:
     timed = interval(lambda: 7)
     assert timed.ns == 7
     assert timed.waited_ns >= 0
+
+
+def test_the_system_counts_what_a_thread_takes_of_a_core() -> None:
+    before, begin = core_ns(), time.thread_time_ns()
+    while time.thread_time_ns() < begin + 60_000_000:
+        pass
+    after = core_ns()
+    assert after[0] - before[0] >= 40_000_000  # up to a tick behind
+    assert after[1] >= before[1]
+    assert core_ns(1 << 22) == (0, 0)  # no process has that number
 
 
 @pytest.mark.alone

@@ -14,6 +14,7 @@ from agentcompile.build import Binary, compile, compile_executor
 from agentcompile.ir.template import Template
 from agentcompile.ir.trial import Incorrect, Measured
 from agentcompile.materialize import isa_flags, specialise
+from agentcompile.tasks.attending import build_attendants
 from agentcompile.tasks.contract import facts_of, region_of
 from agentcompile.tasks.kernel import Built, Workshop, running
 from agentcompile.tasks.load import LoadedTask
@@ -59,6 +60,7 @@ def test_the_process_of_a_kernel_is_confined_before_its_code_is_loaded(tmp_path:
         store=machine.store,
         executor=executor.resolve(),
         ceiling=CEILING,
+        attendants=build_attendants(machine.store, machine.toolchain, machine.target),
     )
     with LoadedTask(path, threads=2, seed=7, limits=LIMITS) as task:
         region = region_of(task)

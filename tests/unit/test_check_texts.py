@@ -111,6 +111,14 @@ def test_a_text_that_reaches_for_the_host_is_told_with_its_line(name: str) -> No
     assert all(one.startswith("kernel.cpp:") for one in found)
 
 
+def test_a_c_function_that_is_no_entry_is_told() -> None:
+    text = (
+        'extern "C" void gemv(const gemv_args& a, int rank, int size) { }\nextern "C" int tanf(float) { return 0; }\n'
+    )
+    (found,) = mentions("kernel.cpp", text, (), host=True)
+    assert found.startswith("kernel.cpp:2: `extern`: an entry takes its struct")
+
+
 HARMLESS = {
     "words in comments": '// system(3) ## ??= \\u0073 malloc, R"(\n/* #include <cstdlib> asm("syscall") */\n',
     "words in texts": 'static_assert(sizeof(int) == 4, "no system() ## of asm");',

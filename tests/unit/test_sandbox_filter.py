@@ -15,7 +15,7 @@ from agentcompile.options import passed_on
 from agentcompile.sandbox import Fence, Method, for_worker
 from agentcompile.sandbox import syscalls as sys_
 from agentcompile.sandbox.landlock import Access, handled
-from agentcompile.sandbox.seccomp import Instruction, Rule, placing, program, rules
+from agentcompile.sandbox.seccomp import Instruction, Rule, computing, placing, program, rules
 from agentcompile.sandbox.syscalls import Machine
 
 ALLOW, ERROR, KILL = 0x7FFF0000, 0x00050000, 0x80000000
@@ -118,6 +118,31 @@ def test_once_threads_are_placed_the_main_one_alone_moves(on: Machine) -> None:
     made, number = program(placing(PID), on), sys_.number("sched_setaffinity", on)
     found = [runs(made, number=number, arguments=(who,), processor=sys_.AUDIT[on]) for who in (0, PID, 1)]
     assert found == [ALLOW, ALLOW, ERROR | errno.EPERM]
+
+
+@pytest.mark.parametrize("on", MACHINES)
+@pytest.mark.parametrize(
+    ("call", "arguments", "refused"),
+    [
+        ("clone", (THREAD,), True),
+        ("mprotect", (0, 4096, 3), False),
+        ("mprotect", (0, 4096, 5), True),
+        ("mprotect", (0, 4096, 7), True),
+        ("pkey_mprotect", (0, 4096, 4), True),
+        ("mmap", (0, 4096, 5), False),
+        ("mmap", (0, 4096, 3), False),
+        ("mmap", (0, 4096, 7), True),
+        ("mremap", (0, 4096, 8192, 1), False),
+        ("mremap", (0, 4096, 4096, 3), True),
+        ("read", (), False),
+    ],
+)
+def test_a_process_that_only_computes_gets_no_thread_and_no_new_code(
+    on: Machine, call: str, arguments: tuple[int, ...], refused: bool
+) -> None:
+    number = 0 if call == "read" else sys_.number(call, on)
+    found = runs(program(computing(), on), number=number, arguments=arguments, processor=sys_.AUDIT[on])
+    assert found == (ERROR | errno.EPERM if refused else ALLOW)
 
 
 @pytest.mark.parametrize("on", MACHINES)
