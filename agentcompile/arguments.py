@@ -29,13 +29,13 @@ _SHOWN = 60
 _IDS = "a text, or a list of token ids (int)"
 
 
-def whole(name: str, value: Any, least: int, most: int) -> int:
-    """Return `value` as a whole number from `least` to `most`.
+def whole(name: str, value: Any, least: int, most: int, hint: str = "") -> int:
+    """Return `value` as a whole number from `least` to `most`; `hint` says what else is allowed.
 
     Raises:
         AgentCompileError: it is not a whole number, or is out of range (usage).
     """  # noqa: DOC501
-    allowed = f"a whole number from {least} to {most}"
+    allowed = f"a whole number from {least} to {most}" + (f", {hint}" if hint else "")
     with _own_code(name, value, allowed):
         if _is_bool(value) or not hasattr(value, "__index__"):
             raise TypeError
@@ -43,6 +43,17 @@ def whole(name: str, value: Any, least: int, most: int) -> int:
     if not least <= number <= most:
         raise wrong(name, value, allowed)
     return number
+
+
+def one_or_more(name: str, value: Any, least: int, most: int) -> tuple[int, ...]:
+    """Return one whole number from `least` to `most`, or a list or array of them, as a tuple.
+
+    Raises:
+        AgentCompileError: it is neither, or a number is out of range (usage).
+    """
+    with _own_code(name, value, f"a whole number from {least} to {most}, or a list of them"):
+        single = not hasattr(value, "__len__") or (hasattr(value, "__index__") and not getattr(value, "ndim", 0))
+    return tuple(whole(name, one, least, most) for one in ([value] if single else ids(name, value)))
 
 
 def real(name: str, value: object, least: float, most: float, hint: str) -> float:
@@ -213,6 +224,16 @@ def ids(name: str, value: Any, most: int = MOST_IDS) -> array[int]:
             raise wrong(f"{name}[{index}]", found[index], "a token id, which 64 bits hold") from None
 
 
+def rows(value: Any) -> list[Any] | None:
+    """Return the rows of a two-dimensional array of any library, as lists; None for anything else."""
+    try:
+        if isinstance(value, (str, bytes, list, tuple)) or getattr(value, "ndim", 0) != 2:
+            return None
+        return list(value.tolist())
+    except Exception:  # noqa: BLE001 - a caller's own code may do anything; what it is as one prompt is said then
+        return None
+
+
 def is_batch(prompt: object) -> bool:
     """Return whether `prompt` is a list of prompts rather than one prompt: whether its first item is a sequence."""
     try:
@@ -245,11 +266,17 @@ def _own_code(name: str, value: object, allowed: str) -> Iterator[None]:
 
 def wrong(name: str, value: object, allowed: str) -> AgentCompileError:
     """Return the usage error for an argument: its name, its value cut short, its type, and what is allowed."""
+    return AgentCompileError(
+        f"{name}: {shown(value)} ({type(value).__name__}) is not allowed", hint=f"allowed: {allowed}"
+    )
+
+
+def shown(value: object) -> str:
+    """Return a value as messages show it: in ASCII, on one line, cut short."""
     try:
         value = str(value) if isinstance(value, Path) else value
-        shown = ascii(value[:_SHOWN] if isinstance(value, (str, bytes, bytearray, list, tuple)) else value)
+        text = ascii(value[:_SHOWN] if isinstance(value, (str, bytes, bytearray, list, tuple)) else value)
     except Exception:  # noqa: BLE001 - a caller's own __repr__ may do anything
-        shown = "?"
-    shown = " ".join("".join(letter if letter.isprintable() else " " for letter in shown[: 4 * _SHOWN]).split())
-    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
-    return AgentCompileError(f"{name}: {shown} ({type(value).__name__}) is not allowed", hint=f"allowed: {allowed}")
+        text = "?"
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in text[: 4 * _SHOWN]).split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -232,9 +232,15 @@ class Resolved:
 
 
 def resolve(
-    flags: Mapping[str, object] | None = None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
+    flags: Mapping[str, object] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    origin: Literal["flag", "argument"] = "flag",
 ) -> Resolved:
     """Return every setting's value and source; a flag that is None counts as not given.
+
+    `origin` is what messages call the flags: of the command line (`--run-dir`), or arguments of Python (`run_dir`).
 
     Raises:
         AgentCompileError: a setting is wrong (usage); it names file or variable, key, value and what is allowed.
@@ -244,14 +250,14 @@ def resolve(
     values: dict[str, Value] = {}
     sources: dict[str, str] = {}
 
-    def take(layer: Mapping[str, object], origin: str, base: Path, spelled: Mapping[str, Setting]) -> None:
+    def take(layer: Mapping[str, object], source: str, base: Path, spelled: Mapping[str, Setting]) -> None:
         for name, raw in layer.items():
             setting = spelled.get(name)
             if setting is None:
-                raise _unknown(origin, name, tuple(spelled))
-            shown = f"--{setting.key}" if origin == "flag" else f"{origin}: {name}"
+                raise _unknown(source, name, tuple(spelled))
+            shown = {"flag": f"--{setting.key}", "argument": name}.get(source, f"{source}: {name}")
             values[setting.name] = _parse(setting, raw, shown, base)
-            sources[setting.name] = origin
+            sources[setting.name] = source
 
     for setting in SETTINGS:
         values[setting.name], sources[setting.name] = setting.default, "default"
@@ -262,7 +268,7 @@ def resolve(
         take(found[1], str(found[0]), found[0].parent, _FILE)
     variables = {key: environ[key] for key in sorted(environ) if key.startswith(PREFIX)}
     take(variables, "environment", cwd, _VARIABLE)
-    take({name: value for name, value in (flags or {}).items() if value is not None}, "flag", cwd, _FLAG)
+    take({name: value for name, value in (flags or {}).items() if value is not None}, origin, cwd, _FLAG)
     if sources["out"] == "default":
         values["out"] = str(cwd / str(values["out"]))
     fields: dict[str, Any] = dict(values)

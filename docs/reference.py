@@ -115,7 +115,11 @@ def python_api() -> Iterator[str]:
     functions = {name: getattr(agentcompile, name) for name in sorted(agentcompile.__all__) if name != "__version__"}
     for name, value in functions.items():
         yield ""
-        if inspect.isclass(value):
+        if inspect.ismodule(value):
+            yield f"### agentcompile.{name}.wrap{_signature(value.wrap)}"
+            yield ""
+            yield _about(value.wrap)
+        elif inspect.isclass(value):
             yield f"### class agentcompile.{name}"
             yield ""
             yield _about(value)
@@ -150,7 +154,8 @@ def _signature(function: Any) -> str:
 def _shown(one: inspect.Parameter) -> inspect.Parameter:
     """Return a parameter whose annotation has no quotes, and whose default is a name where it is a function."""
     default = _Text(one.default.__name__) if inspect.isfunction(one.default) else one.default
-    return one.replace(default=default, annotation=_Text(one.annotation))
+    annotation = _Text(one.annotation) if isinstance(one.annotation, str) else one.annotation
+    return one.replace(default=default, annotation=annotation)
 
 
 class _Text:

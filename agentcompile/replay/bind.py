@@ -11,6 +11,7 @@ from agentcompile.build import compile_executor
 from agentcompile.evaluation.step_clock import binaries as build
 from agentcompile.materialize import isa_flags
 from agentcompile.replay.open import Opened
+from agentcompile.replay.recorded import recorded
 from agentcompile.tuning.partitions import CHUNK
 
 if TYPE_CHECKING:
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from agentcompile.ir.program import Program
     from agentcompile.ir.template import Source
     from agentcompile.runtime.batches import Seats
+    from agentcompile.runtime.completion import Beside
+    from agentcompile.runtime.generator import Decode, Prefill
     from agentcompile.runtime.memory import Memory
-    from agentcompile.runtime.model import Beside, CompiledModel, Decode, Prefill
+    from agentcompile.runtime.model import CompiledModel
     from agentcompile.runtime.text import Tokenizer
 
 
@@ -48,6 +51,7 @@ def bind(opened: Opened) -> CompiledModel:
         tokenizer=tokenizer,
         checkpoint=captured.checkpoint,
         beside=_beside(opened, seats, memory, tokenizer) if seats else None,
+        record=recorded(opened.lock),
     )
 
 

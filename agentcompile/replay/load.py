@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentcompile import arguments
 from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import EvaluationJob, Prepared
 from agentcompile.evaluation.machine import evaluator_of
 from agentcompile.events import Emit, silent
 from agentcompile.ir.trial import BuildFailed, Disturbed, Rule, reason
-from agentcompile.options import Options, resolve
+from agentcompile.options import Options
 from agentcompile.replay.bind import bind
 from agentcompile.replay.open import Opened, open_lock
 from agentcompile.runs.stages import stage
@@ -30,24 +29,6 @@ _CHOSEN: Mapping[Rule, str] = {
     "isolated": "the fastest by themselves, not tried in the step (choose = isolated)",
 }
 """How a lock's choices were made, for the rules that do not time the whole step."""
-
-
-def load(
-    lock: str | Path, *, model: str | Path = "", options: Options | None = None, emit: Emit = silent
-) -> CompiledModel:
-    """Load a lock for generation: `load("lock.toml").generate("def f(")`.
-
-    `model` is the checkpoint, when it is not where the lock records it. Kernels that were not validated before on this
-    machine and toolchain are validated now. `emit` receives what drifted, and a warning when the lock's own sources run
-    because the templates here have changed.
-
-    Raises:
-        AgentCompileError: an argument is wrong, or the lock cannot be loaded for a reason that the user can fix.
-    """  # noqa: DOC501
-    where, given = arguments.path("lock", lock), arguments.path("model", model)
-    if options is not None and not isinstance(options, Options):
-        raise arguments.wrong("options", options, "agentcompile.options.Options, or None")
-    return replay_lock(Path(where), options or resolve({"model": given} if given else {}).options, emit)
 
 
 def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> CompiledModel:

@@ -17,8 +17,9 @@ from typing import Protocol
 import torch
 
 from agentcompile.ir.model import ModelInfo
+from agentcompile.runtime.completion import Completion, Finish, chosen, ended
+from agentcompile.runtime.generator import STREAM_S
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.model import STREAM_S, Completion, Finish, chosen, ended
 from agentcompile.runtime.request import Request
 from agentcompile.runtime.sampling import Sampling
 from agentcompile.runtime.text import TextStream, Tokenizer, push
@@ -116,14 +117,14 @@ class Batches:
             done[index] = _completion(made, made.begun)
             return
         aside = self._put_aside() if 0 in self._seated else []
-        token, logprobs = chosen(self._prefill(ids), request, 0)
+        first = chosen(self._prefill(ids), request, 0)
         if seat:
             for state in self._memory.states():
                 state[seat, :, : len(ids)].copy_(state[0, :, : len(ids)])
         if aside:
             self._put_back(aside)
         made.first_s = time.perf_counter() - made.begun
-        self._take(made, [token], list(logprobs), request)
+        self._take(made, first.tokens, first.logprobs, request)
         if made.finish is not None:
             done[index] = _completion(made, time.perf_counter())
             if 0 not in self._seated:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+from agentcompile.runtime.generator import Decode, Loop
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.model import Decode, Loop
 from agentcompile.runtime.native import Made
 from agentcompile.runtime.sampling import Sampling
 

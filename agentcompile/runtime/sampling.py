@@ -89,7 +89,7 @@ def choose(logits: torch.Tensor, sampling: Sampling, counter: int) -> int:
     scores = logits.float() / sampling.temperature
     point, count = uniform(sampling.seed, counter), sampling.top_k or _FIRST
     while True:
-        ids = _likeliest(scores, count)[: sampling.top_k or None]
+        ids = likeliest(scores, count)[: sampling.top_k or None]
         wide = scores[ids].double()
         weights = torch.exp(wide - wide[0])
         mass = torch.cumsum(weights, dim=0)
@@ -121,7 +121,7 @@ def greatest_of_rows(logits: torch.Tensor, width: int) -> torch.Tensor:
     return row * width + ids[row]
 
 
-def _likeliest(scores: torch.Tensor, count: int) -> torch.Tensor:
+def likeliest(scores: torch.Tensor, count: int) -> torch.Tensor:
     """Return at least `count` likeliest tokens, with all as likely as the last; the lower id first among equals."""
     if count >= scores.numel():
         return torch.argsort(scores, descending=True, stable=True)

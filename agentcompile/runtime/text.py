@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,38 @@ class Tokenizer:
         """Return the token ids of a conversation in the checkpoint's chat template, ready for the assistant's turn.
 
         Raises:
-            AgentCompileError: the tokenizer has no chat template.
+            AgentCompileError: the tokenizer has no chat template, or its template refuses the messages (usage).
+        """
+        from jinja2 import TemplateError
+
+        try:
+            rendered = self._templating.apply_chat_template(
+                list(messages), add_generation_prompt=True, return_dict=True
+            )
+        except (TemplateError, TypeError) as error:  # `raise_exception` in a template, or what it cannot join
+            text = f"{self._directory}: the chat template refuses these messages: {error}"
+            raise AgentCompileError(text, hint="give roles in the order that this model was trained with") from error
+        return [int(i) for i in rendered["input_ids"]]
+
+    @cached_property
+    def _templating(self) -> Any:
+        """Transformers' tokenizer, which knows the template; reading it takes longer than a short answer.
+
+        Raises:
+            AgentCompileError: it cannot be read, or has no chat template (usage).
         """
         from transformers import AutoTokenizer
 
-        tokenizer: Any = AutoTokenizer.from_pretrained(str(self._directory), local_files_only=True)
+        try:
+            tokenizer: Any = AutoTokenizer.from_pretrained(str(self._directory), local_files_only=True)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            text = f"{self._directory}: transformers cannot read the tokenizer: {reason}"
+            raise AgentCompileError(text, hint="download tokenizer_config.json again") from error
         if not tokenizer.chat_template:
             hint = "pass the prompt as text: this is a base model"
             raise AgentCompileError(f"{self._directory}: the tokenizer has no chat template", hint=hint)
-        rendered = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, return_dict=True)
-        return [int(i) for i in rendered["input_ids"]]
+        return tokenizer
 
 
 class TextStream:

@@ -17,8 +17,9 @@ from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.program import Program
 from agentcompile.ir.target import Target
 from agentcompile.ir.whole import Group
+from agentcompile.runtime.generator import Decode, Prefill
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.model import CompiledModel, Decode, Prefill
+from agentcompile.runtime.model import CompiledModel
 from agentcompile.runtime.native import Executor, Library
 from agentcompile.runtime.regimes import Regimes
 from agentcompile.runtime.step import HostStep

@@ -134,7 +134,7 @@ def drawn(model: Any, lock: Path, rng: random.Random) -> Call:
         values = [*wrong.anything(), *wrong.paths()]
         if argument == "options":
             values = [one for one in [*wrong.anything(), Value(given="x"), Value(given=5)] if one.given is not None]
-        plain = {} if argument == "lock" else {"lock": lock}
+        plain: dict[str, Any] = {} if argument == "lock" else {"lock": lock}
         return _call(name, argument, rng.choice(values), lambda **given: load(**{**plain, **given}))
     every = wrong.compiling()
     argument = rng.choice(list(every))

@@ -66,6 +66,12 @@ def switches() -> list[Value]:
     return [Value(given=True, means=True), *_all_wrong(0, 1, 0.0, "yes", "", [True], [])]
 
 
+def likeliest() -> list[Value]:
+    """Return values for True, False, or a number of likeliest ids; the plain value is True."""
+    right = [Value(given=one, means=True) for one in (True, 1, 5)]
+    return [*right, *_all_wrong(0, -1, 2**40, 0.0, 2.5, "yes", "", [True], [])]
+
+
 def texts() -> list[Value]:
     """Return values for one text or several; the plain value is no text."""
     return [
@@ -119,7 +125,9 @@ def prompts(rng: random.Random, vocab: int, context: int) -> Value:
             *_all_wrong(
                 "\U0001f600" * 2_500_000, [1] * (context + 1), [[1], []], [[1], None], ["a", 5], [[1], [vocab]]
             ),
-            *_all_wrong(["a", "\ud800"], [[1.0]], [{}], [["a"]]),
+            *_all_wrong(["a", "\ud800"], [[1.0]], [{}], [["a"]], np.array([[1, vocab]]), torch.zeros(0, 3)),
+            *_all_wrong([{"role": "user"}], [{"role": "clown", "content": "a"}], [{"role": "user", "content": 5}]),
+            *(Value(given=form([[3, 4, 5]]), means=[3, 4, 5]) for form in (np.array, torch.tensor)),
             *(Value(given=letters, means=letters), Value(given=range(3, 9), means=[3, 4, 5, 6, 7, 8])),
         ]
     )
@@ -127,6 +135,9 @@ def prompts(rng: random.Random, vocab: int, context: int) -> Value:
 
 def settings() -> Mapping[str, list[Value]]:
     """Return wrong and right values of everything that `generate` and `stream` take beside a prompt."""
+    import numpy as np
+    import torch
+
     return {
         "max_new_tokens": [*anything(), *counts(2**31 - 1)],
         "temperature": [*anything(), *reals(0.5, 0.0, 100.0), Value(given=1e-30), Value(given=5e-324)],
@@ -134,8 +145,17 @@ def settings() -> Mapping[str, list[Value]]:
         "top_p": [*anything(), *reals(0.5, 0.0, 1.0), Value(given=0), Value(given=0.0)],
         "seed": [*anything(), *counts(2**64 - 1)[:10], Value(given=2**70), Value(given=-1, means=2**64 - 1)],
         "stop": [*anything(), *texts()],
-        "logprobs": [*anything(), *switches()],
+        "logprobs": [*anything(), *likeliest()],
         "ignore_eos": [*anything(), *switches()],
+        "do_sample": [value for value in [*anything(), *switches()] if value.given is not None],
+        "eos_token_id": [
+            *(value for value in anything() if value.given is not None),
+            *(Value(given=one, means=(3,)) for one in (3, [3], (3, 3), np.int64(3), torch.tensor([3]))),
+            *_all_wrong(-1, 2**31, True, 1.0, "3", [1.0], [-1], [[3]]),
+        ],
+        "stop_strings": [value for value in [*anything(), *texts()] if value.given is not None],
+        "max_length": _all_wrong(5, None),
+        "attention_mask": _all_wrong([[1]], None),
     }
 
 
@@ -154,6 +174,11 @@ def compiling() -> Mapping[str, list[Value]]:
         "context": [*wrong(*anything(), *counts(1_048_576)), *_all_wrong(1, 0, 1_000_000)],
         "threads": wrong(*anything(), *counts(1024)),
         "budget": wrong(*anything(), *counts(1_000_000)),
+        "batch": wrong(*anything(), *_all_wrong(0, 9, "1", [0], [1.0], [True])),
+        "memory": wrong(*anything(), *_all_wrong(0, 1, "true")),
+        "choose": wrong(*anything(), *_all_wrong("", "all", 5)),
+        "seconds": wrong(*anything(), *counts(1_000_000)),
+        "templates": wrong(*anything(), *_all_wrong(5, ["a\0b"], [5])),
         "advisor": wrong(*anything(), *_all_wrong(5, "", "nobody", "\ud800", "random:x", "replay:", "openai:", "a\0")),
         "emit": _all_wrong(None, 5, "x", [], object()),
     }

@@ -40,7 +40,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_a_long_prompt_gives_the_logits_of_its_decode_steps(model: CompiledModel, count: int) -> None:
     ids = [(7 * i * i + 3 * i + 1) % 500 for i in range(count)]
     chunked = model.prefill(ids)
-    assert model._prefill.capacity == 8192
+    assert model._open().generator.chunks.capacity == 8192
     stepped = model.logits(ids, [count - 1])[0]
     assert float((chunked - stepped).norm() / stepped.norm()) < 0.05
     assert torch.equal(model.prefill(ids), chunked)
