@@ -6,7 +6,6 @@ bytes. Everything that the user can fix raises `AgentCompileError` with the file
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, MutableMapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentcompile.checkpoint.hashes import sha256_of
 from agentcompile.checkpoint.numbers import check_numbers
 from agentcompile.checkpoint.support import refuse_unsupported
 from agentcompile.errors import AgentCompileError
@@ -37,7 +37,6 @@ DTYPES: dict[str, DType] = {
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEADER_LIMIT = 100_000_000
-CHUNK_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,24 +157,8 @@ class Checkpoint:
         """Return the identity of the tensor files' bytes; `cache` keeps each file's hash by path, size and mtime."""
         files = sorted({info.file for info in self._tensors.values()})
         parts: list[Any] = []
-        for file in files:
-            stat = file.stat()
-            key = f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
-            known = cache.get(key) if cache is not None else None
-            if known is None:
-                known = _hash_file(file)
-                if cache is not None:
-                    cache[key] = known
-            parts.append([file.name, known])
+        parts += ([file.name, sha256_of(file, cache)] for file in files)
         return digest_of("weights/1", parts)
-
-
-def _hash_file(path: Path) -> str:
-    h = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(CHUNK_BYTES):
-            h.update(block)
-    return h.hexdigest()
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
