@@ -33,10 +33,11 @@ def compile(
     save_to: str | Path = "",
     emit: Emit = silent,
 ) -> Lock:
-    """Compile a checkpoint directory, `preset:NAME` or a module of the decoder protocol, and write its lock to `out`.
+    """Compile a checkpoint or a module of the decoder protocol, and write its lock to `out`.
 
-    The weights and graphs of a module are saved to `save_to` first, which then serves as its checkpoint. An argument
-    that is None takes its value from the environment, the settings files or the defaults, as on the command line.
+    A checkpoint is a directory, a GGUF file or `preset:NAME`. The weights and graphs of a module
+    are saved to `save_to` first, which then serves as its checkpoint. An argument that is None takes its value from
+    the environment, the settings files or the defaults, as on the command line.
 
     Raises:
         AgentCompileError: an argument is wrong, or compilation failed for a reason that the user can fix.

@@ -55,7 +55,9 @@ class Setting:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting(name="model", kind="model", about="a checkpoint directory in Hugging Face form, or preset:NAME"),
+    Setting(
+        name="model", kind="model", about="a checkpoint directory in Hugging Face form, a GGUF file, or preset:NAME"
+    ),
     Setting(name="target", kind="target", about="what to compile for: auto, cpu or cuda:N"),
     Setting(name="context", kind="int", least=1, most=1 << 20, about="tokens cached; unset: 2,048 or the model's"),
     Setting(name="batch", kind="counts", least=1, most=8, about="sequences in a decode step, a plan each: 1,2,4,8"),

@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         default="",
         metavar="MODEL | RUN | LOCK",
-        help="a checkpoint directory, preset:NAME, a run, or a lock",
+        help="a checkpoint directory, a GGUF file, preset:NAME, a run, or a lock",
     )
     made.add_argument(
         "--speed", type=float, default=0.0, metavar="X", help="show a past run again, X times as fast as it was"

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Literal
 
+from agentcompile.checkpoint.names import ENDING, gguf_at, is_gguf
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import clean
 from agentcompile.options import SETTINGS, Options
@@ -28,7 +29,7 @@ What = Literal["model", "run", "lock"]
 
 
 def meaning(argument: str, runs: Path) -> tuple[What, Path]:
-    """Return what `argument` names: a checkpoint, a run (by folder or by name among `runs`), or a lock.
+    """Return what `argument` names: a checkpoint or GGUF file, a run (by folder or by name among `runs`), or a lock.
 
     Raises:
         AgentCompileError: it names none of these (usage).
@@ -36,6 +37,8 @@ def meaning(argument: str, runs: Path) -> tuple[What, Path]:
     if argument.startswith("preset:"):
         return "model", Path(argument)
     path = Path(argument).expanduser()
+    if gguf_at(path) is not None:
+        return "model", path.absolute()
     for folder in (path, runs / argument):
         if (folder / session.OPTIONS).exists():
             return "run", folder.absolute()
@@ -43,7 +46,7 @@ def meaning(argument: str, runs: Path) -> tuple[What, Path]:
         return "lock", path.absolute()
     if (path / "config.json").exists():
         return "model", path.absolute()
-    hint = "give a checkpoint directory, preset:NAME, a run of `agentcompile runs list`, or a lock"
+    hint = "give a checkpoint directory, a GGUF file, preset:NAME, a run of `agentcompile runs list`, or a lock"
     raise AgentCompileError(f"{argument}: no model, run or lock", hint=hint)
 
 
@@ -82,6 +85,18 @@ def _models(options: Options, cwd: Path) -> list[Found]:
             found.append(
                 Found(kind="model", name=_shown(folder, cwd), argument=_shown(folder, cwd), about=_about(config))
             )
+        elif not config.is_file():
+            files = [folder] if folder.is_file() else sorted(folder.glob(f"*{ENDING}"))
+            found += [
+                Found(
+                    kind="model",
+                    name=_shown(file, cwd),
+                    argument=_shown(file, cwd),
+                    about="GGUF, converted on first use",
+                )
+                for file in files
+                if is_gguf(file)
+            ]
     return found[:MOST]
 
 

@@ -189,8 +189,10 @@ def _index(path: Path) -> dict[str, TensorInfo]:
     if (path / SINGLE).exists():
         return _header(path / SINGLE)
     if not (path / INDEX).exists():
-        others = sorted(p.name for p in path.glob("*.bin")) + sorted(p.name for p in path.glob("*.gguf"))
+        others = sorted(p.name for p in path.glob("*.bin"))
         hint = f"convert {others[0]} to safetensors" if others else "download the weights into the directory"
+        if files := sorted(p.name for p in path.glob("*.gguf")):
+            hint = f"give {files[0]} itself, or its directory without the other config.json"
         raise AgentCompileError(f"{path}: neither {SINGLE} nor {INDEX}", hint=hint)
     weights = read_json(path / INDEX, "download the index again").get("weight_map")
     if not isinstance(weights, dict) or not weights or not all(isinstance(v, str) for v in weights.values()):

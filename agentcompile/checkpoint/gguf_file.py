@@ -5,6 +5,7 @@ Everything that the user can fix raises `AgentCompileError` with the file, the v
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ NEEDED = ("context_length", "block_count", "embedding_length", "feed_forward_len
 """Keys of an architecture's metadata without which there is no model."""
 NOT_HERE = ("attention.scale", "attn_logit_softcapping", "final_logit_softcapping", "logit_scale", "embedding_scale")
 """Keys of an architecture's metadata that change what a model computes, and that no supported architecture has."""
+_UNKNOWN = re.compile(r"(\d+)\)? is not a valid GGMLQuantizationType")
 _AGAIN = "download the file again"
 _JOIN = "join them with llama.cpp's `llama-gguf-split --merge FIRST_PART OUT.gguf`, and give that file"
 
@@ -88,8 +90,8 @@ def open_gguf(path: Path) -> GgufFile:
         reader: Any = gguf.GGUFReader(str(path))
         fields, tensors = reader.fields, list(reader.tensors)
     except Exception as error:  # whatever the package and NumPy raise at bytes that make no sense
-        if "GGMLQuantizationType" in str(error):
-            text = f"{path}: {str(error).split()[0]}: an unknown quantisation type"
+        if unknown := _UNKNOWN.search(str(error)):
+            text = f"{path}: an unknown quantisation type, number {unknown[1]}"
             raise AgentCompileError(text, hint="use a file in F16, BF16, Q8_0, Q4_K or Q6_K") from error
         text = f"{path}: cut short or damaged: {type(error).__name__}: {str(error)[:120]}"
         raise AgentCompileError(text, hint=_AGAIN) from error

@@ -60,7 +60,9 @@ def _text(name: str, metavar: str | None, help: str) -> object:
 
 
 _SETTINGS: dict[str, object] = {
-    "model": Annotated[str | None, typer.Argument(metavar="MODEL", help="A checkpoint directory, or preset:NAME.")],
+    "model": Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A checkpoint directory, a GGUF file, or preset:NAME.")
+    ],
     "run_dir": RunDir,
     "memory": Annotated[
         bool | None,

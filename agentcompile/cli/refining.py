@@ -248,7 +248,7 @@ def _language(text: str) -> WrittenLanguage | None:
 def _checked(options: Options, asked: Asked, path: Path) -> None:
     """Refuse what is wrong before a folder is made or a model is captured."""  # noqa: DOC501
     if not options.model:
-        hint = "agentcompile refine MODEL --region R, a checkpoint directory or preset:NAME"
+        hint = "agentcompile refine MODEL --region R, a checkpoint directory, a GGUF file or preset:NAME"
         raise AgentCompileError("no model was named", hint=hint)
     if not asked.region:
         hint = "--region R, a region's name, kind or id; `agentcompile inspect MODEL` lists them"

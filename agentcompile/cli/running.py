@@ -10,7 +10,7 @@ from pathlib import Path
 from agentcompile.cli.flow import REAL, Flow, Piece, Request
 from agentcompile.cli.render import Reporter, Screen
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import Emit, Event, Warned
+from agentcompile.events import Emit, Event, StageStarted, Warned
 from agentcompile.ir.digest import Json
 from agentcompile.lockfile.bundle import beside
 from agentcompile.options import resolve
@@ -45,6 +45,8 @@ def _warnings(screen: Screen) -> Emit:
     def emit(event: Event) -> None:
         if isinstance(event, Warned):
             screen.say(f"warning: {event.text}")
+        elif isinstance(event, StageStarted) and event.detail:
+            screen.say(event.detail)
 
     return emit
 

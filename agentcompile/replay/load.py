@@ -37,9 +37,9 @@ def load(
 ) -> CompiledModel:
     """Load a lock for generation: `load("lock.toml").generate("def f(")`.
 
-    `model` is the checkpoint, when it is not where the lock records it. Kernels that were not validated before on this
-    machine and toolchain are validated now. `emit` receives what drifted, and a warning when the lock's own sources run
-    because the templates here have changed.
+    `model` is the checkpoint or its GGUF file, when it is not where the lock records it. Kernels that were not
+    validated before on this machine and toolchain are validated now. `emit` receives what drifted, and a warning when
+    the lock's own sources run because the templates here have changed.
 
     Raises:
         AgentCompileError: an argument is wrong, or the lock cannot be loaded for a reason that the user can fix.
