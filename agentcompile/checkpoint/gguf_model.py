@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -48,8 +48,9 @@ def config_of(file: GgufFile) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+    load: Any = load_gguf_checkpoint
     with _quiet():
-        parsed: dict[str, Any] = dict(load_gguf_checkpoint(str(file.path))["config"])
+        parsed: dict[str, Any] = dict(load(str(file.path))["config"])
     for name in ("_model_name_or_path", "rope_theta"):
         parsed.pop(name, None)
     kind = parsed.pop("model_type")
@@ -194,7 +195,8 @@ def write_weights(file: GgufFile, config: Any, out: Path, say: Callable[[str], N
                     f"{file.path}: {tensor.name}: shape {list(value.shape)}, but the metadata ask for {list(shape)}",
                     hint="download the file again",
                 )
-            target.write(memoryview(value.view(torch.uint8).numpy()).cast("B"))
+            raw: Any = value.view(torch.uint8).numpy()
+            target.write(raw.data.cast("B"))
             done += value.nbytes
             say(f"{file.path.name}: {done / 1e6:.0f} of {start / 1e6:.0f} MB as bfloat16")
 
@@ -211,7 +213,8 @@ def _places(file: GgufFile, config: Any) -> dict[str, tuple[str, tuple[int, ...]
     auto: Any = AutoModelForCausalLM
     with torch.device("meta"), _quiet():
         model = auto.from_config(config)
-    names = get_gguf_hf_weights_map(model, TensorProcessor(), file.architecture, config.num_hidden_layers)
+    named, plain = cast(Any, get_gguf_hf_weights_map), cast(Any, TensorProcessor)
+    names = named(model, plain(), file.architecture, config.num_hidden_layers)
     state = model.state_dict()
     places = {one: (names[one], tuple(state[names[one]].shape)) for one in sorted(file.names() & set(names))}
     hint = "use the Hugging Face checkpoint of this model"

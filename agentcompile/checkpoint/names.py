@@ -55,10 +55,16 @@ def is_gguf(path: Path) -> bool:
 
 
 def location(name: str, lock: Path) -> str:
-    """Return how a lock at `lock` records a model's location: the preset, a relative path that is near, or ""."""
+    """Return how a lock at `lock` records a model's location: the preset, a relative path that is near, or "".
+
+    A GGUF file is recorded itself, also where its directory was given for it.
+
+    Raises:
+        AgentCompileError: a directory has several GGUF files by now (usage).
+    """
     if name.startswith(PRESET):
         return name
-    relative = os.path.relpath(Path(name).resolve(), lock.resolve().parent)
+    relative = os.path.relpath((gguf_at(Path(name)) or Path(name)).resolve(), lock.resolve().parent)
     return "" if Path(relative).parts.count("..") > _NEAR else Path(relative).as_posix()
 
 

@@ -240,7 +240,7 @@ def cache_prune(flags: Mapping[str, object], *, keep_mb: int, screen: Screen) ->
     for path, count in freed.items():
         screen.text(f"{path}: freed {amount(count)}")
     total = sum(freed.values())
-    screen.json({"path": str(options.store), "freed_bytes": total, "freed": freed})
+    screen.json({"path": str(options.store), "freed_bytes": total})
     return 0
 
 
