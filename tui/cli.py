@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcompile.cli.terminal import nobody
+from agentcompile.checkpoint.names import gguf_at
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.options import SETTINGS, Options, resolve, terminal
 
@@ -109,7 +110,7 @@ def headless(what: str, flags: Flags) -> str:
     path = Path(what)
     if what and (path / "options.json").exists():
         return shlex.join(["agentcompile", "runs", "status", what])
-    if what and path.is_file():
+    if what and path.is_file() and gguf_at(path) is None:
         return shlex.join(["agentcompile", "replay", what])
     return shlex.join(["agentcompile", "compile", what or "MODEL", *given])
 

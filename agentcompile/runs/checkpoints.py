@@ -24,5 +24,5 @@ def checkpoint_of(name: str, cache: Path, emit: Emit = silent) -> Path:
 
     path = find_model(name, cache, say)
     if said:
-        emit(StageFinished(stage="convert", detail=said, seconds=time.monotonic() - begin))
+        emit(StageFinished(stage="convert", detail=str(path), seconds=time.monotonic() - begin))
     return path
