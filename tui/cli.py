@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentcompile.cli.terminal import nobody
 from agentcompile.checkpoint.names import gguf_at
+from agentcompile.cli.terminal import nobody
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.options import SETTINGS, Options, resolve, terminal
 
