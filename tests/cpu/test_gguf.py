@@ -83,7 +83,7 @@ def test_logits_are_those_of_the_model_with_the_same_weights(
     assert torch.equal(found.logits(), _logits(same))
 
 
-ERRORS = {"F32": 0.02, "F16": 0.02, "BF16": 0.02, "Q8_0": 0.05, "Q6_K": 0.15, "Q4_K": 0.4, "Q4_0": 0.4}
+ERRORS = {"F32": 0.02, "F16": 0.02, "BF16": 0.02, "Q8_0": 0.05, "Q6_K": 0.15, "Q4_K": 0.45, "Q4_0": 0.45}
 """Relative error of the logits beside the float32 model, by type; rows in a wrong order give more than 0.5."""
 
 
