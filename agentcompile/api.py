@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from agentcompile import arguments
-from agentcompile.checkpoint.locate import PRESET, find_model
+from agentcompile.checkpoint.names import PRESET, gguf_at
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, Event, RunFailed, Warned, silent
 from agentcompile.ir.codec import encode
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from agentcompile.runtime.model import CompiledModel
 
-LOADABLE = "a lock or a bundle that `agentcompile compile MODEL` wrote, a checkpoint directory, or preset:NAME"
+LOADABLE = (
+    "a lock or a bundle that `agentcompile compile MODEL` wrote, a checkpoint directory, a GGUF file, or preset:NAME"
+)
 WITH_A_LOCK = ("target", "threads", "seed", "templates", "user_templates", "compiler", "home")
 """The settings that say where and with what a lock is opened; all others shape a compilation."""
 _SETTINGS = {setting.name: setting for setting in SETTINGS}
@@ -93,13 +95,13 @@ def compile(
     save_to: str | Path = "",
     emit: Emit = silent,
 ) -> Lock:
-    """Compile a checkpoint directory, `preset:NAME` or a module of the decoder protocol, and write its lock to `out`.
+    """Compile a checkpoint or a module of the decoder protocol, and write its lock to `out`.
 
-    The weights and graphs of a module are saved to `save_to` first, which then serves as its checkpoint. The other
-    arguments are the settings of the command line (`agentcompile compile --help` says what each is); one that is None
-    takes its value from the environment, the settings files or the defaults. With `run_dir` the run's events are
-    recorded there, so that `agentcompile runs` and the app show it; `emit` receives them as well. A `review` needs the
-    command line, whose run waits for a person.
+    A checkpoint is a directory, a GGUF file or `preset:NAME`. The weights and graphs of a module are saved to `save_to`
+    first, which then serves as its checkpoint. The other arguments are the settings of the command line
+    (`agentcompile compile --help` says what each is); one that is None takes its value from the environment, the
+    settings files or the defaults. With `run_dir` the run's events are recorded there, so that `agentcompile runs` and
+    the app show it; `emit` receives them as well. A `review` needs the command line, whose run waits for a person.
 
     Raises:
         AgentCompileError: an argument is wrong, or compilation failed for a reason that the user can fix.
@@ -123,10 +125,10 @@ def load(
     were not validated before on this machine and toolchain are validated now: seconds at the first time. `emit`
     receives what drifted, and a warning when the lock's own sources run because the templates here have changed.
 
-    `lock` may also be a checkpoint directory or `preset:NAME`, with any of the settings of `compile`. It is compiled
-    the first time: as long as `seconds` allows (15 minutes by default), and after that the whole-model check. Its lock
-    is kept in the folder `locks` of the user's data, under the checkpoint's name and a digest of the settings; later
-    calls load it in seconds while it holds here without drift, and compile again when it does not.
+    `lock` may also be a checkpoint directory, a GGUF file or `preset:NAME`, with any of the settings of `compile`. It
+    is compiled the first time: as long as `seconds` allows (15 minutes by default), and after that the whole-model
+    check. Its lock is kept in the folder `locks` of the user's data, under the checkpoint's name and a digest of the
+    settings; later calls load it in seconds while it holds here without drift, and compile again when it does not.
 
     Raises:
         AgentCompileError: an argument is wrong, or the model cannot be loaded or compiled for a reason that the user
@@ -210,7 +212,7 @@ def _kept(options: Options, emit: Emit) -> CompiledModel:
     Raises:
         AgentCompileError: it cannot be compiled, or its lock holds and does not run here.
     """
-    name = re.sub(r"[^\w.-]+", "-", Path(find_model(options.model, options.cache)).name)[:60]
+    name = re.sub(r"[^\w.-]+", "-", Path(options.model.removeprefix(PRESET)).name)[:60]
     lock = options.data / "locks" / f"{name}-{options.digest[:16]}.lock.toml"
     if lock.is_file():
         try:
@@ -233,6 +235,8 @@ def _is_checkpoint(where: str) -> bool:
         return True
     path = Path(arguments.located("lock", where, Path()))
     try:
+        if gguf_at(path) is not None:
+            return True
         if path.is_dir():
             if (path / "config.json").is_file():
                 return True

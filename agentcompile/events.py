@@ -29,9 +29,9 @@ from agentcompile.ir.whole import ModelCheck
 
 FlowStage = Literal[
     "probe", "capture", "partition", "space", "advise", "search", "choose", "cover", "admit", "lock",
-    "load", "rebuild", "verify",
+    "load", "rebuild", "verify", "convert",
 ]  # fmt: skip
-"""The stages that a person sees, in the order of the flow."""
+"""The stages that a person sees, in the order of the flow; a GGUF file is converted before any other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +49,11 @@ class RunStarted(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStarted(_Clean):
-    """A stage of the flow began."""
+    """A stage of the flow began; once more with `detail`, one line for people, as it goes on."""
 
     kind: Literal["stage-started"] = "stage-started"
     stage: FlowStage
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,7 +372,6 @@ Event = (
 )  # fmt: skip
 Emit = Callable[[Event], None]
 """The function by which the flow reports an event; it is passed down, never global."""
-
 PROGRESS = (TrialStarted, RoundsProgress, SearchProgress)
 """Events that may be dropped, because they say only how far something is."""
 DURABLE = (

@@ -55,14 +55,14 @@ class Setting:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting(name="model", kind="model", about="a checkpoint directory in Hugging Face form, or preset:NAME"),
+    Setting(name="model", kind="model", about="a Hugging Face checkpoint, a GGUF file, or preset:NAME"),
     Setting(name="target", kind="target", about="what to compile for: auto, cpu or cuda:N"),
     Setting(
         name="context",
         kind="int",
         least=1,
         most=1 << 20,
-        about="maximum context length in tokens; unset: 2,048 or the model's",
+        about="maximum context in tokens; unset: 2,048 or the model's",
     ),
     Setting(name="batch", kind="counts", least=1, most=8, about="batch sizes of the decode step, a plan each: 1,2,4,8"),
     Setting(name="threads", kind="int", most=1024, about="worker threads (0 = one per physical core)"),
@@ -72,46 +72,18 @@ SETTINGS: tuple[Setting, ...] = (
         about="who orders the search: heuristic, none, random:SEED, openai:MODEL[@BASE_URL] or replay:DIR",
     ),
     Setting(name="strategy", kind="text", about="search strategy: halving, exhaustive, random, evolutionary, …"),
-    Setting(
-        name="choose",
-        kind="rule",
-        about="how the plan is chosen: admitted (the whole step), isolated, first or pytorch",
-    ),
-    Setting(
-        name="advisor_key",
-        kind="variable",
-        about="environment variable with the adviser's API key; empty: OpenAI's own, for OpenAI",
-    ),
+    Setting(name="choose", kind="rule", about="how the plan is chosen: admitted, isolated, first or pytorch"),
+    Setting(name="advisor_key", kind="variable", about="variable with the adviser's API key; empty: OpenAI's own"),
     Setting(name="advisor_calls", kind="int", most=1000, about="request limit for the adviser"),
+    Setting(name="advisor_tokens", kind="int", most=100_000_000, about="token limit for the adviser, both ways"),
     Setting(
-        name="advisor_tokens",
-        kind="int",
-        most=100_000_000,
-        about="token limit for the adviser, questions and answers together",
+        name="advisor_cents", kind="int", most=10_000_000, about="cost limit of the adviser in US cents (0 = none)"
     ),
-    Setting(
-        name="advisor_cents", kind="int", most=10_000_000, about="cost limit for the adviser in US cents (0 = none)"
-    ),
-    Setting(
-        name="advisor_price", kind="price", about="price in dollars per million tokens of input and of output: IN,OUT"
-    ),
-    Setting(
-        name="advisor_context",
-        kind="int",
-        most=1 << 30,
-        about="context length of the adviser's server in tokens (0 = found out)",
-    ),
-    Setting(
-        name="advisor_seconds",
-        kind="int",
-        least=1,
-        most=86_400,
-        about="time limit in seconds for all of the adviser's answers",
-    ),
+    Setting(name="advisor_price", kind="price", about="dollars per million tokens of input and output: IN,OUT"),
+    Setting(name="advisor_context", kind="int", most=1 << 30, about="context of the adviser's server (0 = found out)"),
+    Setting(name="advisor_seconds", kind="int", least=1, most=86_400, about="time limit in seconds for all answers"),
     Setting(name="budget", kind="int", most=1_000_000, about="trial limit of the search, for each batch size"),
-    Setting(
-        name="seconds", kind="int", most=1_000_000, about="time limit in seconds for search and step tuning (0 = none)"
-    ),
+    Setting(name="seconds", kind="int", most=1_000_000, about="seconds for search and step tuning (0 = no limit)"),
     Setting(name="memory", kind="switch", about="whether findings of earlier runs on like regions order the search"),
     Setting(name="review", kind="switch", about="whether the lock waits for a person to decide on every region"),
     Setting(name="seed", kind="int", about="random seed of inputs, measurement order and ties"),

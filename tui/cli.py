@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentcompile.checkpoint.names import gguf_at
 from agentcompile.cli.terminal import nobody
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.options import SETTINGS, Options, resolve, terminal
@@ -53,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         default="",
         metavar="MODEL | RUN | LOCK",
-        help="a checkpoint directory, preset:NAME, a run, or a lock",
+        help="a checkpoint directory, a GGUF file, preset:NAME, a run, or a lock",
     )
     made.add_argument(
         "--speed", type=float, default=0.0, metavar="X", help="show a past run again, X times as fast as it was"
@@ -111,7 +112,7 @@ def headless(what: str, flags: Flags) -> str:
         return shlex.join(["agentcompile", "runs", "status", what])
     if what and (path / "session.json").exists():
         return shlex.join(["agentcompile", "refine", "show", what])
-    if what and path.is_file():
+    if what and path.is_file() and gguf_at(path) is None:
         return shlex.join(["agentcompile", "replay", what])
     return shlex.join(["agentcompile", "compile", what or "MODEL", *given])
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from agentcompile.checkpoint.names import is_here
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import clean, decode
 from agentcompile.ir.codec import CodecError
@@ -135,7 +136,7 @@ class LockRunner:
 
 def model_flags(model: str) -> list[str]:
     """Return the flag `--model` for a lock whose run knows where its checkpoint is; none otherwise."""
-    return ["--model", model] if model.startswith("preset:") or (model and Path(model).is_dir()) else []
+    return ["--model", model] if model and is_here(model) else []
 
 
 def lock_lines(path: Path) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from agentcompile.agents.folder import SETTINGS as SETTINGS_FILE
 from agentcompile.agents.folder import SessionFolder, sessions_in
+from agentcompile.checkpoint.names import ENDING, gguf_at, is_gguf
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import clean
 from agentcompile.options import SETTINGS, Options
@@ -30,9 +31,9 @@ What = Literal["model", "run", "refine", "lock"]
 
 
 def meaning(argument: str, runs: Path) -> tuple[What, Path]:
-    """Return what `argument` names: a checkpoint, a run or a session of `refine` (by folder or by name), or a lock.
+    """Return what `argument` names: a checkpoint or GGUF file, a run or a session of `refine`, or a lock.
 
-    Names are looked up among `runs`.
+    Runs and sessions are named by folder, or by name among `runs`.
 
     Raises:
         AgentCompileError: it names none of these (usage).
@@ -40,6 +41,8 @@ def meaning(argument: str, runs: Path) -> tuple[What, Path]:
     if argument.startswith("preset:"):
         return "model", Path(argument)
     path = Path(argument).expanduser()
+    if gguf_at(path) is not None:
+        return "model", path.absolute()
     for folder in (path, runs / argument):
         if (folder / session.OPTIONS).exists():
             return "run", folder.absolute()
@@ -49,7 +52,7 @@ def meaning(argument: str, runs: Path) -> tuple[What, Path]:
         return "lock", path.absolute()
     if (path / "config.json").exists():
         return "model", path.absolute()
-    hint = "give a checkpoint directory, preset:NAME, a run of `agentcompile runs list`, or a lock"
+    hint = "give a checkpoint directory, a GGUF file, preset:NAME, a run of `agentcompile runs list`, or a lock"
     raise AgentCompileError(f"{argument}: no model, run or lock", hint=hint)
 
 
@@ -93,6 +96,18 @@ def _models(options: Options, cwd: Path) -> list[Found]:
             found.append(
                 Found(kind="model", name=_shown(folder, cwd), argument=_shown(folder, cwd), about=_about(config))
             )
+        elif not config.is_file():
+            files = [folder] if folder.is_file() else sorted(folder.glob(f"*{ENDING}"))
+            found += [
+                Found(
+                    kind="model",
+                    name=_shown(file, cwd),
+                    argument=_shown(file, cwd),
+                    about="GGUF, converted on first use",
+                )
+                for file in files
+                if is_gguf(file)
+            ]
     return found[:MOST]
 
 

@@ -81,7 +81,7 @@ def said(event: e.Event) -> tuple[str, Span] | None:
         case e.RunStarted():
             return "run", (f"{event.model} on {event.target.device}, agentcompile {event.version}", "")
         case e.StageStarted():
-            return event.stage, ("began", "dim")
+            return event.stage, (event.detail or "began", "dim")
         case e.StageFinished():
             return event.stage, (f"{event.seconds:.1f} s  {event.detail}", "")
         case e.GraphCaptured():

@@ -19,6 +19,7 @@ from agentcompile.capture.layout import TOKENS
 from agentcompile.capture.naming import stored_names
 from agentcompile.capture.structure import judge
 from agentcompile.checkpoint import Checkpoint, read_json
+from agentcompile.checkpoint.convert import name_of
 from agentcompile.checkpoint.numbers import check_context, check_stops
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import DType, Graph
@@ -87,7 +88,7 @@ def _directory(path: Path, context: int) -> Captured:
     caches = judge(model, mode, path / "config.json")
     heads = int(parsed.num_attention_heads)
     info = _info(
-        name=path.resolve().name,
+        name=name_of(path),
         architecture=type(model).__name__,
         vocab=int(parsed.vocab_size),
         hidden=int(parsed.hidden_size),

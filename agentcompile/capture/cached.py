@@ -5,10 +5,8 @@ In: a checkpoint directory and a context. Out: `Captured` with the digest of its
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -19,7 +17,9 @@ from safetensors import SafetensorError
 
 import agentcompile
 from agentcompile.checkpoint import Checkpoint
+from agentcompile.checkpoint.convert import name_of
 from agentcompile.checkpoint.finite import unfit
+from agentcompile.checkpoint.hashes import remembered
 from agentcompile.checkpoint.numbers import context_limit
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import CodecError, decode, encode
@@ -82,7 +82,7 @@ def load_model(path: Path, context: int, store: Store, hashes: Path) -> Model:
         _write(store, key, made)
     else:
         kept, constants = found
-        info = replace(kept.info, name=path.resolve().name)
+        info = replace(kept.info, name=name_of(path))
         made = Captured(info=info, decode=kept.decode, prefill=kept.prefill, constants=constants, checkpoint=path)
         for value in kept.decode.values:
             if value.role == "weight":
@@ -185,19 +185,9 @@ def _weights(checkpoint: Checkpoint, used: Collection[str], hashes: Path) -> str
 
     File hashes are cached, because hashing gigabytes takes seconds.
     """  # noqa: DOC501
-    known: dict[str, str] = {}
-    with contextlib.suppress(OSError, ValueError):
-        loaded = json.loads(hashes.read_text(encoding="utf-8"))
-        known = {str(k): str(v) for k, v in loaded.items()} if isinstance(loaded, dict) else {}
-    before = dict(known)
-    weights = checkpoint.digest(known)
-    broken = sorted(unfit(checkpoint, known) & set(used))
-    if known != before:
-        with contextlib.suppress(OSError):  # a cache: the next run hashes again
-            hashes.parent.mkdir(parents=True, exist_ok=True)
-            fresh = hashes.with_name(f"{hashes.name}.{os.getpid()}")
-            fresh.write_text(json.dumps(known), encoding="utf-8")
-            fresh.replace(hashes)
+    with remembered(hashes) as known:
+        weights = checkpoint.digest(known)
+        broken = sorted(unfit(checkpoint, known) & set(used))
     if broken:
         text = f"{checkpoint.info(broken[0]).file}: {broken[0]}: holds NaN or infinity"
         more = f", as do {len(broken) - 1} other tensors" if len(broken) > 1 else ""

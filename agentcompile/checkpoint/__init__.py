@@ -6,7 +6,6 @@ bytes. Everything that the user can fix raises `AgentCompileError` with the file
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, MutableMapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agentcompile.checkpoint.hashes import sha256_of
 from agentcompile.checkpoint.numbers import check_numbers
 from agentcompile.checkpoint.support import refuse_unsupported
 from agentcompile.errors import AgentCompileError
@@ -37,7 +37,6 @@ DTYPES: dict[str, DType] = {
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEADER_LIMIT = 100_000_000
-CHUNK_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,24 +157,8 @@ class Checkpoint:
         """Return the identity of the tensor files' bytes; `cache` keeps each file's hash by path, size and mtime."""
         files = sorted({info.file for info in self._tensors.values()})
         parts: list[Any] = []
-        for file in files:
-            stat = file.stat()
-            key = f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
-            known = cache.get(key) if cache is not None else None
-            if known is None:
-                known = _hash_file(file)
-                if cache is not None:
-                    cache[key] = known
-            parts.append([file.name, known])
+        parts += ([file.name, sha256_of(file, cache)] for file in files)
         return digest_of("weights/1", parts)
-
-
-def _hash_file(path: Path) -> str:
-    h = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(CHUNK_BYTES):
-            h.update(block)
-    return h.hexdigest()
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
@@ -206,8 +189,10 @@ def _index(path: Path) -> dict[str, TensorInfo]:
     if (path / SINGLE).exists():
         return _header(path / SINGLE)
     if not (path / INDEX).exists():
-        others = sorted(p.name for p in path.glob("*.bin")) + sorted(p.name for p in path.glob("*.gguf"))
+        others = sorted(p.name for p in path.glob("*.bin"))
         hint = f"convert {others[0]} to safetensors" if others else "download the weights into the directory"
+        if files := sorted(p.name for p in path.glob("*.gguf")):
+            hint = f"give {files[0]} itself, or its directory without the other config.json"
         raise AgentCompileError(f"{path}: neither {SINGLE} nor {INDEX}", hint=hint)
     weights = read_json(path / INDEX, "download the index again").get("weight_map")
     if not isinstance(weights, dict) or not weights or not all(isinstance(v, str) for v in weights.values()):

@@ -43,7 +43,7 @@ def advise(
     options = resolve(flags).options
     if not options.model:
         raise AgentCompileError(
-            "no model was named", hint="agentcompile advise MODEL, a checkpoint directory or preset:NAME"
+            "no model was named", hint="agentcompile advise MODEL, a checkpoint directory, a GGUF file or preset:NAME"
         )
     with Reporter(screen) as reporter:
         asked = Inquiry(

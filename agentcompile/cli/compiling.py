@@ -189,5 +189,5 @@ def _same(stored: Options, asked: Options, flags: Mapping[str, object]) -> Optio
 def _needs_model(options: Options) -> None:
     if not options.model:
         raise AgentCompileError(
-            "no model was named", hint="agentcompile compile MODEL, a checkpoint directory or preset:NAME"
+            "no model was named", hint="agentcompile compile MODEL, a checkpoint directory, a GGUF file or preset:NAME"
         )

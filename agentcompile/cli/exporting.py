@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcompile import __version__
-from agentcompile.checkpoint.locate import PRESET
+from agentcompile.checkpoint.names import is_here
 from agentcompile.cli.compiling import stored_options
 from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -224,7 +224,7 @@ def recaptured(options: Options, state: progress.State) -> Kernels:
     Raises:
         AgentCompileError: the checkpoint is not there (usage), or it gives other graphs than the run's (drift).
     """
-    if not options.model.startswith(PRESET) and not Path(options.model).is_dir():
+    if not is_here(options.model):
         text = f"{options.model}: the run's checkpoint is not here, and the reference code is made from its graph"
         raise AgentCompileError(text, hint="give its directory with --model; --format t4 needs none")
     from agentcompile.capture.cached import load_model

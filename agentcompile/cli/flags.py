@@ -75,7 +75,7 @@ def _argument(name: str, help: str) -> object:
 
 
 _SETTINGS: dict[str, object] = {
-    "model": _argument("model", "A checkpoint directory, or preset:NAME."),
+    "model": _argument("model", "A checkpoint directory, a GGUF file, or preset:NAME."),
     "run_dir": RunDir,
     "memory": Annotated[
         bool | None,

@@ -10,6 +10,7 @@ from pathlib import Path
 from agentcompile.agents import sessions
 from agentcompile.agents.folder import SETTINGS, SessionFolder, sessions_in
 from agentcompile.agents.journal import attempts_of
+from agentcompile.checkpoint.convert import FOLDER, prune
 from agentcompile.cli import refine_steering
 from agentcompile.cli.advising import consulted, said
 from agentcompile.cli.compiling import show
@@ -24,6 +25,7 @@ from agentcompile.options import Options, resolve
 from agentcompile.refine.provenance import Provenance, provenance_of
 from agentcompile.runs import progress, session
 from agentcompile.runs.tables import Table, amount, duration, state_json
+from agentcompile.system.store import Store
 
 _BY_USER = {"approve": "approved by user", "reject": "rejected by user", "override": "overridden by user"}
 
@@ -268,9 +270,13 @@ def _removable(options: Options, name: str) -> Path:
 
 
 def cache_list(flags: Mapping[str, object], *, screen: Screen) -> int:
-    """Show the sizes of the store, the measurement database and the runs."""
+    """Show the sizes of the store, converted checkpoints, presets, the measurement database and the runs."""
     options = resolve(flags).options
-    parts = (("store", options.store), ("history", options.history), ("runs", options.runs))
+    converted, presets = options.cache / FOLDER, options.cache / "presets"
+    parts = (
+        *(("store", options.store), ("checkpoints", converted), ("presets", presets)),
+        *(("history", options.history), ("runs", options.runs)),
+    )
     sizes = [(name, path, _bytes(path)) for name, path in parts]
     rows = [(name, amount(count), str(path)) for name, path, count in sizes]
     screen.table(Table(heads=("what", "size", "where"), rows=rows, right=(1,)))
@@ -279,15 +285,20 @@ def cache_list(flags: Mapping[str, object], *, screen: Screen) -> int:
 
 
 def cache_prune(flags: Mapping[str, object], *, keep_mb: int, screen: Screen) -> int:
-    """Delete the store's least recently written files until at most `keep_mb` megabytes remain."""
-    options = resolve(flags).options
-    freed = 0
-    if options.store.is_dir():
-        from agentcompile.system.store import Store
+    """Delete converted checkpoints, then files of the store, until at most `keep_mb` megabytes of both remain.
 
-        freed = Store(options.store).prune(keep_mb * 1_000_000)
-    screen.text(f"{options.store}: freed {amount(freed)}")
-    screen.json({"path": str(options.store), "freed_bytes": freed})
+    Those that were not used for longest go first; converting a file again takes seconds, building kernels minutes.
+    """
+    options, keep = resolve(flags).options, keep_mb * 1_000_000
+    converted = options.cache / FOLDER
+    held = Store(options.store).size_bytes() if options.store.is_dir() else 0
+    freed = {str(converted): prune(options.cache, max(0, keep - held))}
+    left = keep - _bytes(converted)
+    freed[str(options.store)] = Store(options.store).prune(max(0, left)) if options.store.is_dir() else 0
+    for path, count in freed.items():
+        screen.text(f"{path}: freed {amount(count)}")
+    total = sum(freed.values())
+    screen.json({"path": str(options.store), "freed_bytes": total})
     return 0
 
 

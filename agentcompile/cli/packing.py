@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from agentcompile.checkpoint.locate import PRESET
+from agentcompile.checkpoint.names import is_here
 from agentcompile.cli.compiling import stored_options
 from agentcompile.cli.flow import REAL, Flow
 from agentcompile.cli.looking import named
@@ -74,7 +74,7 @@ def _moved(packed: Options, asked: Options, flags: Mapping[str, object]) -> Opti
 
 
 def _warnings(options: Options, target: Target | None, flow: Flow) -> Iterator[str]:
-    if not options.model.startswith(PRESET) and not Path(options.model).is_dir():
+    if not is_here(options.model):
         yield f"{options.model}: the checkpoint is not here; to resume the run, unpack it with --model"
     for folder in options.templates:
         if not Path(folder).is_dir():

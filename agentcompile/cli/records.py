@@ -105,7 +105,7 @@ def runs_remove(
 @cache_app.command("ls")
 @verb
 def cache_list(json: Json = False) -> int:
-    """Show what the store, the measurement database and the runs take."""
+    """Show what the store, converted GGUF files, presets, the measurement database and the runs take."""
     from agentcompile.cli import looking
 
     return looking.cache_list({}, screen=screen_of(json))
@@ -117,7 +117,7 @@ def cache_prune(
     keep_mb: Annotated[int, typer.Option("--keep-mb", metavar="N", min=0, help="Megabytes that may remain.")] = 0,
     json: Json = False,
 ) -> int:
-    """Delete the least recently written files of the store; they are made again when they are needed."""
+    """Delete the least recently used converted GGUF files and files of the store; both are made again when needed."""
     from agentcompile.cli import looking
 
     return looking.cache_prune({}, keep_mb=keep_mb, screen=screen_of(json))

@@ -270,7 +270,7 @@ def _language(text: str) -> WrittenLanguage | None:
 def _checked(options: Options, asked: Asked, path: Path) -> None:
     """Refuse what is wrong before a folder is made or a model is captured."""  # noqa: DOC501
     if not options.model:
-        hint = "agentcompile refine MODEL --region R, a checkpoint directory or preset:NAME; or refine TASK.py"
+        hint = "agentcompile refine MODEL --region R, a checkpoint, a GGUF file or preset:NAME; or refine TASK.py"
         raise AgentCompileError("no model was named", hint=hint)
     if names_task(options.model):
         _task_checked(options, asked)

@@ -20,6 +20,7 @@ from agentcompile.events import (
     PlanAdmitted,
     SearchProgress,
     StageFinished,
+    StageStarted,
     Warned,
     clean,
     encode,
@@ -129,7 +130,7 @@ class Reporter(AbstractContextManager["Reporter"]):
         """Show one event and fold it into `state`."""
         self.state = progress.apply(self.state, event)
         self.screen.event(event)
-        line = _line(event)
+        line = "" if self._bar is not None and isinstance(event, StageStarted) else _line(event)
         if isinstance(event, SearchProgress) and self._bar is None and event.elapsed_s - self._paced_s >= PACED_S:
             self._paced_s, line = event.elapsed_s, f"           {pace_line(event)}"
         if self._bar is not None:
@@ -140,6 +141,8 @@ class Reporter(AbstractContextManager["Reporter"]):
 
 def _line(event: Event) -> str:
     match event:
+        case StageStarted() if event.detail:
+            return f"{event.stage:<10}           {event.detail}"
         case StageFinished():
             return f"{event.stage:<10} {event.seconds:6.1f} s  {event.detail}".rstrip()
         case DriftFound():
@@ -180,7 +183,7 @@ class _Bar:
         done = state.counts.total
         running = next((row.running for row in state.rows if row.running), "")
         total = max(state.budget_trials, done) if done and state.budget_trials else None
-        what = f"{done} trials  {running}"[:60] if done else ""
+        what = f"{done} trials  {running}"[:60] if done else state.working
         if state.pace is not None and state.stage in progress.TIMED:
             what = pace_line(state.pace)
         self._progress.update(

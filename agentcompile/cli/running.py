@@ -11,7 +11,7 @@ from pathlib import Path
 from agentcompile.cli.flow import REAL, Flow, InputPrompt, Piece, Request
 from agentcompile.cli.render import Reporter, Screen
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import Emit, Event, Warned
+from agentcompile.events import Emit, Event, StageStarted, Warned
 from agentcompile.ir.digest import Json
 from agentcompile.lockfile.bundle import beside
 from agentcompile.options import resolve
@@ -46,6 +46,8 @@ def _warnings(screen: Screen) -> Emit:
     def emit(event: Event) -> None:
         if isinstance(event, Warned):
             screen.say(f"warning: {event.text}")
+        elif isinstance(event, StageStarted) and event.detail:
+            screen.say(event.detail)
 
     return emit
 

@@ -35,6 +35,8 @@ class ModelFacts:
     config: str
     graphs: Mapping[str, str]
     weights: str
+    gguf: str = ""
+    """The SHA-256 of the GGUF file that it was converted from; empty when there is none."""
 
 
 def drift(lock: Lock, target: Target, model: ModelFacts | None = None, policy: str = "") -> tuple[Drift, ...]:
@@ -74,7 +76,10 @@ def drift(lock: Lock, target: Target, model: ModelFacts | None = None, policy: s
 
 
 def _model_drift(lock: Lock, model: ModelFacts) -> list[Drift]:
-    rows: list[tuple[str, str, str]] = [("model.config", lock.model.config, model.config)]
+    rows: list[tuple[str, str, str]] = []
+    if lock.model.gguf_sha256 and model.gguf:  # a file differs as a whole, whatever it does to the configuration
+        rows.append(("model.gguf-sha256", lock.model.gguf_sha256, model.gguf))
+    rows += [("model.config", lock.model.config, model.config)]
     phases = sorted(set(lock.model.graphs) | set(model.graphs))
     rows += [(f"model.graphs.{p}", lock.model.graphs.get(p, "absent"), model.graphs.get(p, "absent")) for p in phases]
     rows.append(("model.weights", lock.model.weights, model.weights))

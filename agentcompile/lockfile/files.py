@@ -43,8 +43,8 @@ _QUOTED = re.compile(r'"""|\'\'\'|"(?:\\.|[^"\\])*"|\'[^\']*\'|"|\'|#.*')
 def content_hash(lock: Lock) -> str:
     """Hash everything but `[evidence]` and the hashes.
 
-    The rule of choices counts only where it is not the default, so that locks from before there was a choice of rules
-    keep their hashes.
+    The rule of choices counts only where it is not the default, and a GGUF file only where there is one, so that locks
+    from before there was such a choice keep their hashes.
     """
     body = encode(lock)
     assert isinstance(body, dict)
@@ -52,6 +52,10 @@ def content_hash(lock: Lock) -> str:
     assert isinstance(policy, dict)
     if lock.policy.choose == "admitted":
         del policy["choose"]
+    model = body["model"]
+    assert isinstance(model, dict)
+    if not lock.model.gguf:
+        del model["gguf"], model["gguf_sha256"]
     return "sha256:" + digest("lock/1", {k: v for k, v in body.items() if k not in _UNHASHED})
 
 

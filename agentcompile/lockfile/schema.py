@@ -54,13 +54,17 @@ class LockModel:
     name: str
     architecture: str
     location: str = ""
-    """The place of the checkpoint: `preset:NAME`, or a path relative to the lock; empty when it is elsewhere."""
+    """The place of the directory or GGUF file: `preset:NAME`, or relative to the lock; empty when it is elsewhere."""
     dtype: str
     context: int
     """Tokens that the KV cache holds."""
     config: str
     graphs: dict[str, str]
     weights: str
+    gguf: str = ""
+    """The name of the GGUF file that the checkpoint was converted from; empty for a Hugging Face directory."""
+    gguf_sha256: str = ""
+    """The SHA-256 of that file, in hex."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

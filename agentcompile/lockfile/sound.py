@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agentcompile.checkpoint.locate import misplaced
+from agentcompile.checkpoint.names import misplaced
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.lockfile.schema import Evidence, Lock, LockChoice, LockPlan
@@ -99,6 +99,15 @@ def _model(lock: Lock) -> Iterator[Unsound]:
     for key, value in digests.items():
         if not _DIGEST.fullmatch(value):
             yield _no_digest(f"model.{key}", value)
+    if model.gguf_sha256 and not _DIGEST.fullmatch(model.gguf_sha256):
+        yield _no_digest("model.gguf-sha256", model.gguf_sha256)
+    if (
+        len(model.gguf) > 255
+        or "/" in model.gguf
+        or not model.gguf.isprintable()
+        or bool(model.gguf) is not bool(model.gguf_sha256)
+    ):
+        yield Unsound(key="model.gguf", text=f"{model.gguf[:70]!r} is no name of a file with a digest")
     if odd := set(model.graphs) - {"decode", "prefill"}:
         yield Unsound(key="model.graphs", text=f"{min(odd)[:70]!r} is no phase")
 

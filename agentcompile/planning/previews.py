@@ -6,13 +6,13 @@ from agentcompile.advice.configure import Inquiry, check, counsel_of, is_remote
 from agentcompile.advice.counsel import prompts_of
 from agentcompile.advice.prompt import Prompt, prompt_of
 from agentcompile.capture.cached import load_model
-from agentcompile.checkpoint.locate import find_model
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import ceilings, evaluator_of, this_machine
 from agentcompile.events import Emit, silent
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.region import Region
 from agentcompile.options import Options
+from agentcompile.runs.checkpoints import checkpoint_of
 from agentcompile.runs.stages import shared
 from agentcompile.tuning.partitions import bound, cut
 from agentcompile.tuning.prepared import hot, informed, prepare, questions, started, templates_for
@@ -61,7 +61,8 @@ def inspect_model(options: Options, emit: Emit = silent) -> None:
     here = this_machine(options)
     emit(started(options, here))
     templates = templates_for(options, emit)
+    checkpoint = checkpoint_of(options.model, options.cache, emit)
     with evaluator_of(here, options.seed) as evaluator:
-        model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
+        model = load_model(checkpoint, options.context, here.store, here.hashes)
         decode, _ = cut(model.captured, here.target, ceilings(here, evaluator), emit, options.batch)
         bound(decode, templates, here.target, emit)

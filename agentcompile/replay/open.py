@@ -9,7 +9,8 @@ from pathlib import Path
 from agentcompile import catalog
 from agentcompile.capture import Captured
 from agentcompile.capture.cached import Model, load_model
-from agentcompile.checkpoint.locate import find_model, model_of_lock
+from agentcompile.checkpoint.convert import receipt_of
+from agentcompile.checkpoint.names import model_of_lock
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.jobs import EvaluationJob
 from agentcompile.evaluation.machine import Machine, residency, this_machine
@@ -32,6 +33,7 @@ from agentcompile.regions.schedule import ScheduledSite as Placed
 from agentcompile.regions.schedule import schedule
 from agentcompile.replay.pinned import Pins, check_layouts, check_ports
 from agentcompile.replay.sources import LockSources
+from agentcompile.runs.checkpoints import checkpoint_of as found
 from agentcompile.runs.stages import stage
 from agentcompile.runtime.lower import lower
 from agentcompile.tuning.partitions import graph_of
@@ -79,7 +81,7 @@ def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool
     lock = read_lock(path)
     here = this_machine(options, kind=lock.target.kind)
     kept = LockSources.of(path, here.store)
-    checkpoint = _checkpoint(path, lock, options)
+    checkpoint = _checkpoint(path, lock, options, emit)
     with stage(emit, "capture"):
         model = load_model(checkpoint, lock.model.context, here.store, here.hashes)
     opened = opened_with(path, lock, here, model, templates_for(options, emit), kept, emit, locked=locked)
@@ -149,12 +151,12 @@ def opened_with(
 
 def checkpoint_of(path: Path, options: Options) -> Path:
     """Return the checkpoint directory of a lock: the one that the options name, else where the lock records it."""
-    return _checkpoint(path, read_lock(path), options)
+    return _checkpoint(path, read_lock(path), options, silent)
 
 
-def _checkpoint(path: Path, lock: Lock, options: Options) -> Path:
+def _checkpoint(path: Path, lock: Lock, options: Options, emit: Emit) -> Path:
     name = model_of_lock(options.model, lock.model.location, path, lock.model.config)
-    return find_model(name, options.cache)
+    return found(name, options.cache, emit)
 
 
 def _compared(lock: Lock, target: Target, model: Model) -> tuple[Drift, ...]:
@@ -163,6 +165,7 @@ def _compared(lock: Lock, target: Target, model: Model) -> tuple[Drift, ...]:
         config=captured.info.config_digest,
         graphs={graph.phase: graph.digest() for graph in (captured.decode, captured.prefill)},
         weights=captured.info.weights_digest,
+        gguf=gguf.sha256 if (gguf := receipt_of(captured.checkpoint)) is not None else "",
     )
     policy = policy_digest(residency(captured.decode, lock.target.target()))
     return drift(lock, target, facts, policy)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcompile.capture import Captured
-from agentcompile.checkpoint.locate import location
+from agentcompile.checkpoint.convert import receipt_of
+from agentcompile.checkpoint.names import location
 from agentcompile.events import Emit, LockWritten
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import digest
@@ -71,7 +72,7 @@ def lock_of(
     trials: Mapping[str, Sequence[Trial]],
 ) -> Lock:
     """Make the lock of `plans`, one for each of `cuts`; equal inputs give equal locks."""
-    info = facts.captured.info
+    info, gguf = facts.captured.info, receipt_of(facts.captured.checkpoint)
     return Lock(
         target=LockTarget.of(facts.target),
         model=LockModel(
@@ -83,6 +84,8 @@ def lock_of(
             config=info.config_digest,
             graphs={graph.phase: graph.digest() for graph in (facts.captured.decode, facts.captured.prefill)},
             weights=info.weights_digest,
+            gguf="" if gguf is None else gguf.file,
+            gguf_sha256="" if gguf is None else gguf.sha256,
         ),
         policy=LockPolicy(digest=facts.policy, choose=facts.choose, settings=_settings()),
         layouts=dict(sorted(layouts)),

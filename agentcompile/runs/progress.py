@@ -126,6 +126,11 @@ class State:
         return next((row.stage for row in reversed(self.stages) if row.seconds is None), None)
 
     @property
+    def working(self) -> str:
+        """How far the stage that runs now says it is."""
+        return next((row.detail for row in reversed(self.stages) if row.seconds is None), "")
+
+    @property
     def final(self) -> tuple[Plan, ...]:
         """The plans as a lock has them: admitted ones, replaced by `ruled` ones where there are any."""
         changed_ones = {plan.regime: plan for plan in self.ruled}
@@ -166,7 +171,7 @@ def apply(state: State, event: Event) -> State:
         case RunStarted():
             return _started(state, event)
         case StageStarted():
-            stages = (*_without(state.stages, event.stage), StageRow(stage=event.stage))
+            stages = (*_without(state.stages, event.stage), StageRow(stage=event.stage, detail=event.detail))
             if event.stage == "search":  # the search makes new plans
                 return changed(state, stages=stages, plans=(), ruled=(), layouts=(), settled=False)
             return changed(state, stages=stages)

@@ -14,7 +14,6 @@ from agentcompile.advice.counsel import Counsel, prompts_of
 from agentcompile.backends import backend_of
 from agentcompile.build import resources_of
 from agentcompile.capture.cached import Model, load_model
-from agentcompile.checkpoint.locate import find_model
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import Machine, ceilings
 from agentcompile.events import Emit, RunStarted, Warned, silent
@@ -26,6 +25,7 @@ from agentcompile.materialize import specialise
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import Options
 from agentcompile.regions.kinds import facts as kinds
+from agentcompile.runs.checkpoints import checkpoint_of
 from agentcompile.runs.stages import stage
 from agentcompile.system.store import Store
 from agentcompile.tuning.partitions import Cut, advise, bound, cut, question_of
@@ -79,8 +79,9 @@ def prepare(options: Options, here: Machine, evaluator: WorkerEvaluator, emit: E
     """Capture a model's graphs, cut them into regions, bound the space of each, and ask the adviser about it."""
     adviser = adviser_of(options.advisor)
     templates = templates_for(options, emit)
+    checkpoint = checkpoint_of(options.model, options.cache, emit)
     with stage(emit, "capture") as say:
-        model = load_model(find_model(options.model, options.cache), options.context, here.store, here.hashes)
+        model = load_model(checkpoint, options.context, here.store, here.hashes)
         info = model.captured.info
         say(f"{info.architecture}, {info.layers} layers, {info.dtype}")
     with stage(emit, "probe") as say:

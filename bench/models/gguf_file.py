@@ -48,7 +48,7 @@ def write_gguf(model: Path, out: Path) -> None:
     Raises:
         ValueError: the architecture is not Qwen3, or a tensor is not bf16.
     """
-    import gguf  # type: ignore[import-not-found]
+    import gguf
     import numpy as np
 
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))

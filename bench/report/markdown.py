@@ -242,15 +242,8 @@ def rungs_table(case: Case) -> Table:
             )
         )
     heads = (
-        "rung",
-        "ms a token",
-        "tokens/s",
-        "over the rung before",
-        "over the first",
-        "compile, s",
-        "lock",
-        "what runs",
-    )
+        "rung", "ms a token", "tokens/s", "over the rung before", "over the first", "compile, s", "lock", "what runs",
+    )  # fmt: skip
     return Table(heads=heads, rows=rows, right=(1, 2, 3, 4, 5))
 
 

@@ -18,7 +18,7 @@ import torch
 from agentcompile import catalog
 from agentcompile.advice.advisers import adviser_of
 from agentcompile.capture.cached import Model, load_model
-from agentcompile.checkpoint.locate import location
+from agentcompile.checkpoint.names import location
 from agentcompile.cli.main import main
 from agentcompile.evaluation.machine import this_machine
 from agentcompile.evaluation.step_clock import policy_digest

@@ -95,13 +95,18 @@ def test_what_lies_around_is_found(tmp_path: Path) -> None:
     (model / "model.safetensors").write_bytes(b"")
     (tmp_path / "work" / "x.lock.toml").write_text("")
     (tmp_path / "work" / "node_modules" / "model").mkdir(parents=True)
+    (tmp_path / "work" / "small.gguf").write_bytes(b"GGUF and more")
+    (tmp_path / "work" / "broken.gguf").write_bytes(b"PK")
     home = tmp_path / "home"
     run_directory(home / "runs" / "a-run", "finished")
     page = start_of(Options(home=str(home)), tmp_path / "work")
     kinds = {(one.kind, one.name) for one in page.found if one.kind != "preset"}
-    assert kinds == {("model", "deep/model"), ("run", "a-run"), ("lock", "x.lock.toml")}
+    models = {("model", "deep/model"), ("model", "small.gguf")}
+    assert kinds == {*models, ("run", "a-run"), ("lock", "x.lock.toml")}
     assert "preset:sample" in {one.name for one in page.found}
-    assert next(one.about for one in page.found if one.kind == "model") == "LlamaForCausalLM, 2 layers"
+    about = {one.name: one.about for one in page.found}
+    assert about["deep/model"] == "LlamaForCausalLM, 2 layers"
+    assert about["small.gguf"] == "GGUF, converted on first use"
 
 
 def test_an_argument_means_a_model_a_run_or_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +115,9 @@ def test_an_argument_means_a_model_a_run_or_a_lock(tmp_path: Path, monkeypatch: 
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     (tmp_path / "x.lock.toml").write_text("")
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
     runs = tmp_path / "runs"
+    assert meaning("a.gguf", runs) == ("model", tmp_path / "a.gguf")
     assert meaning("a-run", runs) == ("run", run)
     assert meaning(str(run), runs) == ("run", run)
     assert meaning("model", runs) == ("model", tmp_path / "model")
@@ -124,6 +131,9 @@ def test_the_headless_command_follows_the_argument(tmp_path: Path) -> None:
     run = run_directory(tmp_path / "run", "finished")
     lock = tmp_path / "x.lock.toml"
     lock.write_text("")
+    model = tmp_path / "a.gguf"
+    model.write_bytes(b"GGUF")
+    assert headless(str(model), {}) == f"agentcompile compile {model}"
     assert headless("", {}) == "agentcompile compile MODEL"
     assert headless("m", {"seconds": "5"}) == "agentcompile compile m --seconds=5"
     assert headless(str(run), {}) == f"agentcompile runs status {run}"

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from runs import TARGET, WHOLE
-from typer.testing import CliRunner
 
 from agentcompile.cli import compiling, looking, running
 from agentcompile.cli import main as cli
@@ -24,7 +23,7 @@ from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import DriftFound, Emit, RunFailed, StageStarted
 from agentcompile.ir.trial import Trial
-from agentcompile.options import SETTINGS, Options
+from agentcompile.options import Options
 from agentcompile.runs import session
 
 
@@ -425,31 +424,3 @@ def test_compile_writes_the_bundle_beside_the_lock_when_it_is_asked_for(home: Pa
     assert "3 kernels" in err.getvalue()
     compiling.compile(flags, resume=False, screen=paper()[0], flow=flow(bundle=bundles))
     assert len(asked) == 1
-
-
-VERBS = (
-    "", "compile", "inspect", "advise", "replay", "bundle", "generate", "verify", "explain", "diff", "export", "doctor",
-    "decide", "refine", "refine show", "refine prune", "refine promote", "refine stop", "runs", "runs list",
-    "runs status", "runs pack", "runs unpack", "runs attach", "runs view", "runs stop", "runs rm", "cache ls",
-    "cache prune", "config show",
-)  # fmt: skip
-
-
-def shown(verb: str, columns: int) -> str:
-    found = CliRunner().invoke(cli.app, [*verb.split(), "-h"], env={"COLUMNS": str(columns)})
-    assert found.exit_code == 0, found.output
-    return found.stdout
-
-
-def test_every_setting_of_a_compile_is_a_flag_of_it_by_its_name() -> None:
-    elsewhere = {"model", "compiler", "home"}  # an argument; places of this machine, set in a file or a variable
-    flags = {f"--{setting.name.replace('_', '-')}" for setting in SETTINGS if setting.name not in elsewhere}
-    text = shown("compile", 200)
-    assert {flag for flag in flags if not re.search(rf"{flag}\b(?!-)", text)} == set()
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_no_line_of_a_help_text_is_wider_than_a_terminal_and_no_option_names_a_python_type(verb: str) -> None:
-    text = shown(verb, 80)
-    assert [line for line in text.splitlines() if len(line) > 80] == []
-    assert re.findall(r"--\S+ <(?:str|int|float|list|path)[^>]*>", text) == []

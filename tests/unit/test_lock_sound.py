@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_lockfile import TARGET, a_lock
 
-from agentcompile.checkpoint.locate import misplaced
+from agentcompile.checkpoint.names import misplaced
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.lockfile.drift import drift
 from agentcompile.lockfile.files import read_lock, render_lock, write_lock
