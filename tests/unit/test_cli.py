@@ -3,12 +3,11 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from runs import TARGET, WHOLE
 from agentcompile.cli import compiling, looking, running
 from agentcompile.cli import main as cli
 from agentcompile.cli.exits import Stopped, Terminated, guarded
-from agentcompile.cli.flow import Flow, Piece, Request
+from agentcompile.cli.flow import Flow
 from agentcompile.cli.render import Format, Screen
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -188,54 +187,6 @@ def test_replay_counts_what_drifted() -> None:
     assert "x.lock.toml holds here" in out.getvalue()
     assert "1 drifted field" in out.getvalue()
     assert "drift: target.device: locked a, here b" in err.getvalue()
-
-
-def pieces(count: int) -> Iterator[Piece]:
-    for i in range(count):
-        yield Piece(text=f" {i}")
-
-
-def test_generate_streams_the_prompt_and_its_continuation_beside_eager() -> None:
-    screen, out, err = paper()
-    functions = {
-        "generate": lambda lock, options, emit: lambda prompt, request: pieces(3),
-        "eager": lambda lock, options, prompt, request: pieces(3),
-    }
-    asked = running.prompts_of(["go", "on"], (), chat=False)
-    assert (
-        running.generate({}, Path("x"), asked, Request(), beside_eager=True, screen=screen, flow=flow(**functions)) == 0
-    )
-    assert out.getvalue() == "go 0 1 2\non 0 1 2\n"
-    assert "3 tokens" in err.getvalue()
-    assert "PyTorch eager" in err.getvalue()
-
-
-def test_the_rate_counts_what_came_after_the_first_piece() -> None:
-    speed = running.Speed(tokens=9, rest=8, first_s=1.0, rest_s=2.0)
-    assert speed.tokens_per_s == 4.0
-    assert running.Speed(tokens=1, rest=0, first_s=1.0, rest_s=0.0).tokens_per_s == 0.0
-
-
-@pytest.mark.parametrize(
-    ("texts", "ids", "chat", "told"),
-    [
-        ([""], [], False, "--prompt: is empty"),
-        ([], [], False, "no prompt was given"),
-        ([], ["1,x"], False, "--prompt-ids: '1,x' is no list of ids"),
-        ([], [""], False, "--prompt-ids: '' is no list of ids"),
-        (["hello"], ["1"], True, "--chat and --prompt-ids"),
-    ],
-)
-def test_a_prompt_that_is_none_is_refused(texts: list[str], ids: list[str], chat: bool, told: str) -> None:
-    with pytest.raises(AgentCompileError, match=re.escape(told)):
-        running.prompts_of(texts, ids, chat=chat)
-
-
-def test_prompts_are_texts_then_ids_and_a_dash_is_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))
-    found = running.prompts_of(["one", "-"], ["1, 2,3"], chat=False)
-    assert [one.text or one.ids for one in found] == ["one", "from a pipe\n", (1, 2, 3)]
-    assert all(one.chat for one in running.prompts_of(["hi"], (), chat=True))
 
 
 def test_verify_takes_a_prompt_a_line(tmp_path: Path) -> None:
