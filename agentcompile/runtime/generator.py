@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from agentcompile.backends import backend_of
 from agentcompile.ir.model import ModelInfo
 from agentcompile.runtime.completion import Completion, Finish, Piece, chosen, ended
 from agentcompile.runtime.memory import Memory
@@ -100,7 +101,7 @@ class Generator:
         On a CPU it is prefilled once: a decode step writes behind the prompt alone. On a GPU, where what chooses the
         first token is bound to the prefill's own buffers, it is prefilled each time.
         """
-        if self.memory.device != "cpu" or not all(request.max_new_tokens for request in requests):
+        if backend_of(self.memory.device).queued or not all(request.max_new_tokens for request in requests):
             return [self.complete(ids, request) for request in requests]
         begin = time.perf_counter()
         logits = self.prefill(ids).clone()

@@ -85,7 +85,7 @@ def test_a_file_that_was_moved_generates_what_eager_does(made: Made, tmp_path: P
     lock = shutil.copy(made.lock, tmp_path / "moved.lock.toml")
     options = Options(model=str(moved), home=str(made.home), threads=flows.THREADS)
     prompt = [5, 17, 300, 2, 9]
-    tokens = list(agentcompile.replay.load.load(lock, options=options).generate(prompt, max_new_tokens=8).tokens)
+    tokens = list(agentcompile.load(lock, options=options).generate(prompt, max_new_tokens=8).tokens)
     assert tokens == flows.eager(made.checkpoint, prompt, len(tokens))
     gone = flows.verb(made.home, "replay", lock, "--check", "--threads", flows.THREADS)
     assert gone.code == ExitCode.USAGE

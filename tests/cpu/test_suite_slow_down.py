@@ -114,8 +114,8 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> SuiteResult:
 
 
 def test_what_is_slower_by_three_percent_is_slower_and_what_is_the_same_is_the_same(simulated: SuiteResult) -> None:
-    assert verdicts(simulated, "base", "slow") == ["SLOWER", "SLOWER"]
-    assert verdicts(simulated, "twin", "slow") == ["SLOWER", "SLOWER"]
+    assert verdicts(simulated, "base", "slow") == ["SLOWER", "SLOWER", "SLOWER"]
+    assert verdicts(simulated, "twin", "slow") == ["SLOWER", "SLOWER", "SLOWER"]
     assert verdicts(simulated, "slow", "base") == ["FASTER", "FASTER"]
     assert verdicts(simulated, "base", "twin") == ["SAME", "SAME"]
 

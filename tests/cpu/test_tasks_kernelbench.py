@@ -51,7 +51,7 @@ def test_every_file_is_looked_at() -> None:
 def test_a_file_of_that_style_gets_a_contract_that_its_kernels_are_read_by(name: str, tmp_path: Path) -> None:
     path, times = FILES / f"{name}.py", Times(reference_ns=1e6, incumbent_ns=1e6)
     with LoadedTask(path, threads=1, seed=3, limits=LIMITS) as task:
-        made, region = contract_of(task, "cpp", here(tmp_path).target, CEILING, times), region_of(task)
+        made, region = contract_of(task, "cpp", here(tmp_path).target, CEILING, times, {}), region_of(task)
         assert task.told.wide, task.told.note
     interface: Any = made.interface
     shapes = {port["name"]: port["shape"] for port in interface["ports"]}

@@ -71,7 +71,7 @@ BAD = {
     "a constant": (task("x * 0 + 1"), "the same for different inputs"),
     "inputs that never change": (task(inputs="[torch.arange(8)]", forward="x + 1"), "the same tensors at every call"),
     "a text as result": (task("'relu'"), "something else than tensors"),
-    "a dtype that kernels lack": (task("x.to(torch.uint8)"), "torch.uint8"),
+    "a dtype that kernels lack": (task("x.to(torch.int16)"), "torch.int16"),
     "an empty tensor": (task("x[:0]"), "without elements"),
     "an error in forward": (task("x @ x"), "line 7: RuntimeError"),
     "a device": (task("x.cuda()"), "Model.forward"),
