@@ -116,8 +116,8 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> SuiteResult:
 def test_what_is_slower_by_three_percent_is_slower_and_what_is_the_same_is_the_same(simulated: SuiteResult) -> None:
     assert verdicts(simulated, "base", "slow") == ["SLOWER", "SLOWER", "SLOWER"]
     assert verdicts(simulated, "twin", "slow") == ["SLOWER", "SLOWER", "SLOWER"]
-    assert verdicts(simulated, "slow", "base") == ["FASTER", "FASTER"]
-    assert verdicts(simulated, "base", "twin") == ["SAME", "SAME"]
+    assert verdicts(simulated, "slow", "base") == ["FASTER", "FASTER", "FASTER"]
+    assert verdicts(simulated, "base", "twin") == ["SAME", "SAME", "SAME"]
 
 
 def test_the_slow_down_is_in_the_speed_up_of_the_case(simulated: SuiteResult) -> None:
