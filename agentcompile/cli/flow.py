@@ -11,7 +11,6 @@ from agentcompile.advice.configure import Inquiry
 from agentcompile.advice.prompt import Prompt
 from agentcompile.agents.folder import Subject
 from agentcompile.control.steering import Steering
-from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit
 from agentcompile.ir.attempt import Contract, Judge, WrittenLanguage
 from agentcompile.ir.target import Target
@@ -118,12 +117,7 @@ class Flow:
         model = replay_lock(lock, options, emit)
 
         def run(prompt: InputPrompt, request: Request) -> Iterator[Piece]:
-            given = prompt.ids or prompt.text
-            if prompt.chat:
-                tokenizer = model.tokenizer
-                if tokenizer is None:
-                    raise AgentCompileError(f"--chat: {model.info.name} has no tokenizer", hint="use --prompt-ids")
-                given = tuple(tokenizer.template([{"role": "user", "content": prompt.text}]))
+            given = [{"role": "user", "content": prompt.text}] if prompt.chat else prompt.ids or prompt.text
             stream = model.stream(given, **asdict(request))
             return (Piece(text=piece.text, tokens=len(piece.tokens)) for piece in stream)
 

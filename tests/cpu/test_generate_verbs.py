@@ -8,9 +8,11 @@ from pathlib import Path
 
 from agentcompile.replay.load import replay_lock
 from agentcompile.runs.session import RunDirectory
+from agentcompile.runtime.text import Tokenizer
 from tests.cpu import flows
 from tests.cpu.conftest import SAMPLE_CONTEXT
 from tests.cpu.courses import Course
+from tests.cpu.templated import with_template
 
 Make = Callable[[str, str], Path]
 PROMPT = "def add(a, b):\n    return"
@@ -42,6 +44,25 @@ def test_a_seed_and_a_stop_string_reach_the_model(warm: Path, planted: Make) -> 
     stop = first[3:6]
     cut = json.loads(verb(warm, "generate", lock, "--prompt", PROMPT, *sampled, "--stop", stop).out)["text"]
     assert cut == first[: first.index(stop)]
+
+
+def test_prompts_come_as_chats_as_ids_and_several_at_once(warm: Path, planted: Make, tmp_path: Path) -> None:
+    lock, checkpoint = planted("sample", "bf16"), with_template(tmp_path / "chat")
+
+    def told(*arguments: object) -> object:
+        asked = ("--max-new-tokens", 6, "--json", "--model", checkpoint, "--threads", flows.THREADS)
+        done = flows.verb(warm, "generate", lock, *arguments, *asked)
+        assert done.code == 0, done.err
+        value = json.loads(done.out)
+        return [one["text"] for one in value] if isinstance(value, list) else value["text"]
+
+    whole = "# user: hello\n# assistant: "
+    ids = ",".join(map(str, Tokenizer(checkpoint).encode(whole)))
+    chatted, written, by_ids = told("--prompt", "hello", "--chat"), told("--prompt", whole), told("--prompt-ids", ids)
+    assert chatted == written == by_ids
+    assert told("--prompt", whole, "--prompt-ids", ids) == [written, by_ids]
+    base = verb(warm, "generate", lock, "--prompt", "hello", "--chat")
+    base.refuses(2, "chat template")
 
 
 def test_eager_runs_beside_it_on_demand(warm: Path, planted: Make) -> None:
