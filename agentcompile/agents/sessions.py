@@ -33,8 +33,8 @@ def session_of(options: Options, name: str) -> SessionFolder:
     Raises:
         AgentCompileError: there is none (usage).
     """
-    if name not in ("", "latest"):
-        return SessionFolder.open(Path(name) if Path(name).is_dir() else options.runs / name)
+    if name not in ("", session.LATEST):
+        return SessionFolder.open(session.named(options.runs, name))
     found = sessions_in(options.runs)
     if not found:
         hint = "`agentcompile refine MODEL --region R`, or `refine TASK.py`, makes one"

@@ -17,7 +17,7 @@ from agentcompile.ir.search_events import Transformation
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options, resolve
 from agentcompile.runs.progress import RegionProgress, State
-from agentcompile.runs.session import RunDirectory
+from agentcompile.runs.session import RunDirectory, named
 from agentcompile.runs.tables import Table
 
 _SHOWN = 6
@@ -90,7 +90,7 @@ def advise(
 def _trials(options: Options, run: str) -> tuple[Trial, ...]:
     if not run:
         return ()
-    return tuple(RunDirectory.open(Path(run) if Path(run).is_dir() else options.runs / run).state().trials)
+    return tuple(RunDirectory.open(named(options.runs, run)).state().trials)
 
 
 def said(row: RegionProgress, advice: Advice, screen: Screen) -> None:

@@ -39,6 +39,11 @@ class InputPrompt:
     chat: bool = False
     """Whether the text is a user's turn, to be rendered in the checkpoint's chat template."""
 
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation that a chat begins with."""
+        return [{"role": "user", "content": self.text}]
+
 
 Generator = Callable[[InputPrompt, "Request"], "Iterator[Piece]"]
 """A function of a prompt and how to go on from it to the pieces of text."""
@@ -117,7 +122,7 @@ class Flow:
         model = replay_lock(lock, options, emit)
 
         def run(prompt: InputPrompt, request: Request) -> Iterator[Piece]:
-            given = [{"role": "user", "content": prompt.text}] if prompt.chat else prompt.ids or prompt.text
+            given = prompt.messages if prompt.chat else prompt.ids or prompt.text
             stream = model.stream(given, **asdict(request))
             return (Piece(text=piece.text, tokens=len(piece.tokens)) for piece in stream)
 
@@ -134,7 +139,7 @@ class Flow:
         checkpoint = checkpoint_of(lock, options)
         ids = prompt.ids
         if prompt.chat:
-            ids = tuple(Tokenizer(checkpoint).template([{"role": "user", "content": prompt.text}]))
+            ids = tuple(Tokenizer(checkpoint).template(prompt.messages))
         made = eager.pieces(checkpoint, ids or prompt.text, request.max_new_tokens, how)
         yield from (Piece(text=text, tokens=tokens) for text, tokens in made)
 

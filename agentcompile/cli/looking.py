@@ -29,9 +29,6 @@ from agentcompile.system.store import Store
 
 _BY_USER = {"approve": "approved by user", "reject": "rejected by user", "override": "overridden by user"}
 
-LATEST = "latest"
-"""The name of the newest run."""
-
 
 def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
     """Show why a region's kernel was chosen: every candidate's findings, errors and times, from a run's events.
@@ -123,8 +120,8 @@ def _trial_row(trial: Trial) -> tuple[str, ...]:
 
 
 def chosen(options: Options, name: str) -> session.RunDirectory:
-    """Return the run that is called `name`; when that is empty or `LATEST`, that of the options or the newest."""
-    return named(options, name) if name not in ("", LATEST) else _run(options)
+    """Return the run that is called `name`; when that is empty or "latest", that of the options or the newest."""
+    return named(options, name) if name not in ("", session.LATEST) else _run(options)
 
 
 def _run(options: Options) -> session.RunDirectory:
@@ -142,7 +139,7 @@ def named(options: Options, name: str) -> session.RunDirectory:
     Raises:
         AgentCompileError: there is none, or it is a session of `refine` (usage).
     """
-    path = Path(name) if Path(name).is_dir() else options.runs / name
+    path = session.named(options.runs, name)
     if (path / SETTINGS).is_file():
         hint = f"agentcompile refine show {path}, or its other verbs: agentcompile refine --help"
         raise AgentCompileError(f"{path}: a session of `refine`, and no run of `compile`", hint=hint)
@@ -202,7 +199,7 @@ def _status(run: session.RunDirectory, state: progress.State) -> str:
 def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every: bool = False) -> int:
     """Show one run: its progress, its regions, its plans."""
     options = resolve(flags).options
-    if name and ((Path(name) if Path(name).is_dir() else options.runs / name) / SETTINGS).is_file():
+    if name and (session.named(options.runs, name) / SETTINGS).is_file():
         return refine_steering.show(flags, name, node=None, screen=screen)
     run = chosen(options, name)
     state = run.state()
@@ -258,7 +255,7 @@ def runs_remove(
 
 def _removable(options: Options, name: str) -> Path:
     """Return the folder of a run or of a session that no process works on."""  # noqa: DOC501
-    path = Path(name) if Path(name).is_dir() else options.runs / name
+    path = session.named(options.runs, name)
     if (path / SETTINGS).is_file():
         run = SessionFolder.open(path).run
     else:

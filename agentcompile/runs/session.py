@@ -34,6 +34,8 @@ VERSION = 3
 
 Version 2 added a person's decisions to the events; version 3 single times of a measurement, and watching screens.
 """
+LATEST = "latest"
+"""What the newest run is called, beside its own name."""
 PROGRESS_PER_S = 20
 LOOKS, LOOK_S = 5, 0.02
 """How often the lock is tried that another process may hold for an instant, and the seconds between two tries."""
@@ -364,6 +366,11 @@ def new_name(runs: Path, model: str, *, clock: Callable[[], float] = time.time) 
         path = runs / f"{stem}-{short}-{number}"
         number += 1
     return path
+
+
+def named(runs: Path, name: str) -> Path:
+    """Return the folder that a person means by a run's folder, or by its name among `runs`; it need not exist."""
+    return Path(name) if Path(name).is_dir() else runs / name
 
 
 def runs_in(runs: Path) -> tuple[Path, ...]:
