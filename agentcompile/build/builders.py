@@ -11,6 +11,7 @@ from agentcompile.build.cxx import run_cxx
 from agentcompile.build.fenced import compile_apart
 from agentcompile.build.nvrtc import NVRTC_FLAGS, Cubin, compile_cubin, nvrtc_toolchain
 from agentcompile.build.prelude import prelude_flags
+from agentcompile.build.stateless import refusal, state_of_cubin
 from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain
 from agentcompile.build.triton import TRITON_FLAGS, compile_images, images_in, triton_programs, triton_version
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -56,7 +57,9 @@ def compile_executor(
     text = "".join((_RUNTIME / name).read_text(encoding="utf-8") for name in names)
     flags = (*COMPILE_FLAGS, *flags)
     key = binary_key(digest_bytes("executor/1", text.encode()), toolchain.name, (*flags, *LINK_FLAGS))
-    built = store.get(key, ".so") or run_cxx(text, key, toolchain, (*flags, "-pthread"), limit_s, store)
+    built = store.get(key, ".so") or run_cxx(
+        text, key, toolchain, (*flags, "-pthread"), limit_s, store, stateless=False
+    )
     if isinstance(built, Path):
         return built
     match built:
@@ -74,17 +77,25 @@ def compile_executor(
 
 def _compile_cpp(source: Source, store: Store, toolchain: Toolchain, limit_s: float, fenced: bool) -> _Built:
     flags = (*COMPILE_FLAGS, *source.flags)
-    key = binary_key(source.digest, toolchain.name, (*flags, *LINK_FLAGS))
+    key = binary_key(source.digest, toolchain.name, (*flags, *LINK_FLAGS, *_kept(toolchain)))
     built: Path | BuildFailed | TimedOut | Disturbed | None = store.get(key, ".so")
     if built is None:
         # Parsed headers lie in the store, which a fenced compiler does not see.
         parsed = () if fenced else prelude_flags(source.text, toolchain, flags, limit_s, store)
-        built = run_cxx(source.text, key, toolchain, (*flags, *parsed), limit_s, store, fenced=fenced)
+        stateless = not toolchain.keeps_state
+        built = run_cxx(
+            source.text, key, toolchain, (*flags, *parsed), limit_s, store, fenced=fenced, stateless=stateless
+        )
     return _binary(built)
 
 
+def _kept(toolchain: Toolchain) -> tuple[str, ...]:
+    """Return what parts the binaries of a toolchain that lets kernels keep state from those of others."""
+    return ("keeps-state",) if toolchain.keeps_state else ()
+
+
 def _compile_cuda(source: Source, store: Store, toolchain: Toolchain, limit_s: float, fenced: bool) -> _Built:
-    key = binary_key(source.digest, nvrtc_toolchain().name, (*NVRTC_FLAGS, *source.flags))
+    key = binary_key(source.digest, nvrtc_toolchain().name, (*NVRTC_FLAGS, *source.flags, *_kept(toolchain)))
     built: Path | BuildFailed | None = store.get(key, ".cubin")
     if built is None:
         if fenced:
@@ -98,9 +109,19 @@ def _compile_cuda(source: Source, store: Store, toolchain: Toolchain, limit_s: f
             made = compile_cubin(source.text, source.flags)
         if isinstance(made, BuildFailed):
             return made
+        if not toolchain.keeps_state and (why := _state(made.image, source.text)):
+            return BuildFailed(log=why)
         store.write(key, canonical([encode(one) for one in made.resources]), _RESOURCES)
         built = store.write(key, made.image, ".cubin")
     return _binary(built)
+
+
+def _state(image: bytes, text: str) -> str:
+    """Return why a program for a GPU is refused; empty when it keeps no state, and for PTX, which the driver reads."""
+    try:
+        return refusal(state_of_cubin(image, text)) if image.startswith(b"\x7fELF") else ""
+    except ValueError as error:
+        return f"NVRTC made no cubin: {error}"
 
 
 def resources_of(source: Source, store: Store, toolchain: str) -> tuple[Resources, ...]:

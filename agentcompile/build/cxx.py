@@ -12,6 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from agentcompile.build.stateless import refusal, state_of_object
 from agentcompile.build.toolchain import LINK_FLAGS, Toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.trial import BuildFailed, Disturbed, TimedOut
@@ -39,8 +40,11 @@ def run_cxx(
     store: Store,
     *,
     fenced: bool = False,
+    stateless: bool = True,
 ) -> Path | BuildFailed | TimedOut | Disturbed:
     """Compile and link `text`, and store the result under `key`.
+
+    A text whose code keeps state between launches fails with `stateless` (`build.stateless`).
 
     It works in a scratch directory with relative names, so that neither log nor binary contains its path. Compiling and
     linking are two commands, because a single one that is killed leaves its object file in the system's temporary
@@ -56,6 +60,8 @@ def run_cxx(
             [toolchain.compiler, *flags, "-pipe", f"-frandom-seed={key[:16]}", "-c", "kernel.cpp", "-o", "kernel.o"],
             [toolchain.compiler, "kernel.o", *LINK_FLAGS, "-o", "kernel.so"],
         ):
+            if stateless and "kernel.o" in command[:2] and (why := _state(folder / "kernel.o")):
+                return BuildFailed(log=why)
             run = _run_fenced if fenced else _run
             outcome = run(command, folder, deadline, limit_s)
             if isinstance(outcome, TimedOut):
@@ -72,6 +78,14 @@ def run_cxx(
         except OSError as error:
             return BuildFailed(log=f"the compiler made no library: {error.strerror}")
         return store.write(key, made, ".so")
+
+
+def _state(path: Path) -> str:
+    """Return why the kernel in an object file is refused; empty when it keeps no state."""
+    try:
+        return refusal(state_of_object(read_made(path, _BINARY_BYTES)))
+    except (OSError, ValueError) as error:
+        return f"the compiler made no object file: {error}"
 
 
 def run_header(text: str, toolchain: Toolchain, flags: tuple[str, ...], limit_s: float, store: Store) -> bytes | None:

@@ -40,6 +40,8 @@ class Toolchain:
     """Absolute path."""
     name: str
     """Name and version for people and for `Target.toolchain`: ``g++ 12.2.0``."""
+    keeps_state: bool = False
+    """Whether kernels may keep data between launches (`build.stateless`): for tests of what finds them later."""
 
 
 def find_toolchain(cxx: str = "") -> Toolchain:

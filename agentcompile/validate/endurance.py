@@ -7,7 +7,6 @@ those that start as zeros are zeroed again, as when a second model is loaded.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.region import Region
+from agentcompile.validate.allowance import Allowance
 from agentcompile.validate.cases import Case
 from agentcompile.validate.inputs import Generator, generator
 from agentcompile.validate.production import Quarters
@@ -28,7 +28,6 @@ LEAST = 6 * GENERATION
 """The launches for a region with few sites: its kernel is cheap to launch more often than a generation does."""
 BUDGET_S = 1.0
 """The time in seconds that one candidate's launches may take; the report says when it was not enough."""
-_STRETCHED = 4.0  # the factor by which wall time may exceed the budget, as the machine may be shared
 _SETS, _POINTS, _SLICES = 6, 64, 20
 _ANGLES = 1009
 
@@ -102,7 +101,7 @@ def endure(
     for name, tensor in sets[0].items():
         quarters.buffers[name].copy_(tensor)
     running = loop(quarters.buffers, turns)
-    done, most, clock = 0, 1, _Clock()
+    done, most, clock = 0, 1, Allowance(BUDGET_S)
     litter, ends = generator(of.seed, "litter"), _ends(launches, of.seed)
     for turn, end in enumerate(ends):
         while done < end and running.wrong()[0] == 0:
@@ -129,19 +128,6 @@ def endure(
     else:
         short = f" of {launches} wanted, which {BUDGET_S:g} s were not enough for" if done < launches else ""
         of.tally.add(CHECK, 0.0, 0.0, f"{done} launches in a row{short}")
-
-
-class _Clock:
-    """The CPU time of this thread, which is what a candidate costs when other processes share the cores."""
-
-    def __init__(self) -> None:
-        self._cpu, self._wall = time.thread_time(), time.monotonic()
-
-    @property
-    def share(self) -> float:
-        """The spent share of the budget, in CPU time or in the wall time that is allowed, whichever is the larger."""
-        cpu, wall = time.thread_time() - self._cpu, time.monotonic() - self._wall
-        return max(cpu, wall / _STRETCHED) / BUDGET_S
 
 
 def _ends(launches: int, seed: int) -> list[int]:

@@ -151,6 +151,10 @@ class Rig:
         self._tools.beat()
         return Result(tensors=found, pattern=pattern)
 
+    def relaunch(self) -> None:
+        """Launch on what the buffers hold, with no poison and no check: the caller tells results apart by inputs."""
+        self._run(self._buffers)
+
     def redzones(self, where: str) -> None:
         """Check that no redzone changed since the last check, and that zeroed workspaces are left all zeros again."""
         broken = self._tools.broken(self._arena)

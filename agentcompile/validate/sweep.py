@@ -2,7 +2,7 @@
 
 A row of a table is itself. Attention of a zero query is the mean of the values, whose running sums give all lengths at
 once. An activation along a row of the last product makes that row the argmax. The sweeps visit what the cases and the
-walk are too few for, as much of it as time allows.
+walk are too few for: some from every part first, then all others in random order, for as long as time allows.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ from torch import Tensor
 
 from agentcompile.ir.graph import Node
 from agentcompile.ops.reference import DTYPES
+from agentcompile.validate.allowance import Allowance
 from agentcompile.validate.arena import POISONS
 from agentcompile.validate.bound import Bounded
 from agentcompile.validate.choices import chooser_of
 from agentcompile.validate.inputs import generator
 from agentcompile.validate.walk import Walker
 
-_ROWS = 4096  # the number of table rows that are tested, one from each of that many equal parts
+_ROWS = 4096
+"""The number of table rows that are always tested, one from each of that many equal parts."""
+_ALL_S = 3.0
+"""The seconds that the launches for all other rows, and for all other choices, may take."""
 _READ = 3 << 30  # the bytes of caches that launches at every length may read
 _MULTIPLIED = 1 << 29
-"""The number of weights that launches with a chosen winner may read; `_LEAST` is the least number of launches."""
+"""The number of weights that the first launches with a chosen winner may read; at least `_LEAST` are made."""
 _LEAST = 24
-_TOGETHER = 64  # the number of launches that are compared at once
+_TOGETHER, _MANY = 64, 256  # the numbers of launches that are compared at once
 _APART = 0.25  # the lead that the winner's logit needs, as a share of its size
 
 
@@ -77,8 +81,30 @@ class Sweeper:
                 wrong = (made != rows[some].view(len(some), -1)).any(-1)
                 first = int(some[wrong.to(torch.uint8).argmax()])
                 self.tally.claim("rows", not bool(wrong.any()), f"{name} of row {first} is another's, or none")
+        count += self._other_rows(found, ids, order)
         self.rig.load({index: ids.clone()})
         self._ended("all rows")
+        return count
+
+    def _other_rows(self, found: list[tuple[str, str, Tensor]], ids: Tensor, seen: Tensor) -> int:
+        """Check the rows that were not `seen`, without poison: each row has to replace the one before it."""
+        left = _others(min(int(rows.shape[0]) for *_, rows in found), seen, generator(self._seed, "other rows"))
+        made = {name: rows.new_empty((_MANY, *rows.shape[1:])) for name, _, rows in found}
+        spent, count = Allowance(_ALL_S), 0
+        for some in left.split(_MANY) if len(left) else ():
+            for at, row in enumerate(some.tolist()):
+                ids.fill_(row)
+                self.rig.relaunch()
+                for name, _, rows in found:
+                    made[name][at].copy_(self.rig.buffer(name).view(rows.shape[1:]))
+            for name, _, rows in found:
+                wrong = (made[name][: len(some)] != rows[some]).flatten(1).any(-1)
+                first = int(some[wrong.to(torch.uint8).argmax()])
+                self.tally.claim("rows", not bool(wrong.any()), f"{name} of row {first} is another's, or none")
+            count += len(some)
+            self.tools.beat()
+            if spent.share > 1.0:
+                break
         return count
 
     def _made(self, node: Node) -> list[tuple[str, str]]:
@@ -160,25 +186,40 @@ class Sweeper:
         x, w = self.rig.buffer(chooser.x), self.parameters[chooser.w]
         if x.numel() != chooser.hidden or w.shape[0] < 2:
             return 0
-        rng, count = generator(self._seed, "choices"), min(w.shape[0], max(_LEAST, _MULTIPLIED // w.numel()))
-        begins = torch.arange(count + 1) * w.shape[0] // count
-        rows = begins[:-1] + (torch.rand(count, generator=rng) * (begins[1:] - begins[:-1])).long()
+        rng, least = generator(self._seed, "choices"), min(w.shape[0], max(_LEAST, _MULTIPLIED // w.numel()))
+        begins = torch.arange(least + 1) * w.shape[0] // least
+        rows = begins[:-1] + (torch.rand(least, generator=rng) * (begins[1:] - begins[:-1])).long()
         gain = self.parameters[chooser.gain].float() + chooser.offset if chooser.gain else torch.ones(chooser.hidden)
-        given = (w[rows].float() / torch.where(gain.abs() < 0.05, 0.05, gain)).to(x.dtype)
-        chosen = []
-        for at in range(count):
-            x.copy_(given[at].view(x.shape))
-            chosen.append(int(self._launched(at, f"row {int(rows[at])}")[out[0][0]].view(-1)[0]))
-        # Only sure winners are checked; these are the logits up to a factor, in float32.
-        logits = (given.float() * gain) @ w.float().T
-        if chooser.bias:
-            logits = logits + self.parameters[chooser.bias].float()
-        best = logits.topk(2, dim=-1)
-        sure = (best.indices[:, 0] == rows) & (best.values[:, 0] - best.values[:, 1] > _APART * best.values[:, 0])
-        wrong = sure & (torch.tensor(chosen) != rows)
-        first = int(wrong.to(torch.uint8).argmax())
-        where = f"an activation along row {int(rows[first])}: chose {chosen[first]}"
-        self.tally.claim("choices", not bool(wrong.any()), where)
+        wide = w.float()
+        order = torch.cat((rows, _others(w.shape[0], rows, rng)))
+        spent, count = Allowance(_ALL_S), 0
+        for some in order.split(_TOGETHER):
+            given = (wide[some] / torch.where(gain.abs() < 0.05, 0.05, gain)).to(x.dtype)
+            chosen = []
+            for at, row in enumerate(some.tolist()):
+                x.copy_(given[at].view(x.shape))
+                chosen.append(int(self._launched(at, f"row {row}")[out[0][0]].view(-1)[0]))
+            # Only sure winners are checked; these are the logits up to a factor, in float32.
+            logits = (given.float() * gain) @ wide.T
+            if chooser.bias:
+                logits = logits + self.parameters[chooser.bias].float()
+            best = logits.topk(2, dim=-1)
+            sure = (best.indices[:, 0] == some) & (best.values[:, 0] - best.values[:, 1] > _APART * best.values[:, 0])
+            wrong = sure & (torch.tensor(chosen) != some)
+            first = int(wrong.to(torch.uint8).argmax())
+            where = f"an activation along row {int(some[first])}: chose {chosen[first]}"
+            self.tally.claim("choices", not bool(wrong.any()), where)
+            count += len(some)
+            if count >= least and spent.share > 1.0:
+                break
         self.rig.load({chooser.x: x.clone()})
         self._ended("all choices")
         return count
+
+
+def _others(extent: int, seen: Tensor, rng: torch.Generator) -> Tensor:
+    """Return the rows of a table of `extent` rows that are not in `seen`, int64, in random order."""
+    left = torch.ones(extent, dtype=torch.bool)
+    left[seen] = False
+    rest = left.nonzero().view(-1)
+    return rest[torch.randperm(len(rest), generator=rng)]

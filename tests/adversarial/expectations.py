@@ -42,6 +42,7 @@ LONG = Plot(
 )
 TALL = Plot(kind="embedding", extents=(("vocab", 5000), ("hidden", 83)))
 CHOOSING = Plot(kind="linear-argmax", extents=(("hidden", 96), ("rows", (1001,))))
+CROWDED = Plot(kind="linear-argmax", extents=(("hidden", 96), ("rows", (4096,))))
 RESIDUAL = Plot(kind="linear-residual", extents=(("hidden", 83), ("rows", (101,))))
 NORMED = Plot(kind="rmsnorm-linear", extents=(("hidden", 83), ("rows", (40, 24, 24))))
 PLOTS = (
@@ -112,6 +113,7 @@ UNSEEN: tuple[Wrong, ...] = (
         above_3000=("element", "row-rms", "rows"),
         at_one_residue=("element", "row-rms", "rows"),
         in_one_block=("rows",),
+        at_one_row=("rows",),
         clamps_large=("element", "row-rms"),
     ),
     *_all(
@@ -127,6 +129,7 @@ UNSEEN: tuple[Wrong, ...] = (
         blind_block=("choices",),
         blind_row=("choices",),
     ),
+    *_all(CROWDED, COVERAGE, blind_row_of_many=("choices",)),
     *_all(
         RESIDUAL,
         COVERAGE,

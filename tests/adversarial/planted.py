@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from agentcompile.build import Binary, compile, compile_executor, find_toolchain
+from agentcompile.build import Binary, compile, compile_executor
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Launch, Params, Source, Template, Workspace
 from agentcompile.materialize import specialise
@@ -19,6 +19,7 @@ from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.system.probe import probe
 from agentcompile.system.store import Store
 from agentcompile.validate import DeclaredArithmetic
+from tests.cpu import jobs
 
 KERNELS = Path(__file__).parent / "kernels"
 THREADS = 2
@@ -81,7 +82,7 @@ def plant(region: Region, root: Path, params: Params = ()) -> Planted:
     spaces = tuple(space.name for space in template.workspaces)
     absent = ("b",) if region.kind == "linear" and "b" not in names else ()
     launches = tuple(Launch(entry=launch.entry, arguments=(*names, *absent, *spaces)) for launch in template.launches)
-    store, toolchain = Store(root), find_toolchain()
+    store, toolchain = Store(root), jobs.toolchain()
     target = probe(toolchain=toolchain.name, threads=THREADS)
     source = specialise(replace(template, launches=launches), region, params, target)
     source = replace(source, flags=(*source.flags, "-O1"))  # many kernels, each run for milliseconds

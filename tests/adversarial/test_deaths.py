@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.build import find_toolchain
 from agentcompile.evaluation.evaluator import Limits, Prepared, WorkerEvaluator
 from agentcompile.ir.trial import Crashed, Incorrect, TimedOut, Verdict
 from tests.cpu import jobs
@@ -31,7 +30,7 @@ def hasty(tmp_path: Path) -> Iterator[WorkerEvaluator]:
 
 def judging(store: Path, limits: Limits) -> Iterator[WorkerEvaluator]:
     with WorkerEvaluator(
-        jobs.target(), store=store, toolchain=find_toolchain(), workers=2, limits=limits, memory_bytes=2 << 30
+        jobs.target(), store=store, toolchain=jobs.toolchain(), workers=2, limits=limits, memory_bytes=2 << 30
     ) as made:
         # Starting the first worker from a cold disk may take longer than a kernel may.
         assert isinstance(verdict(made, "right(a, rank, size);"), Prepared)

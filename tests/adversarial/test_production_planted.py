@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.build import find_toolchain
 from agentcompile.evaluation.evaluator import Baseline, Limits, Prepared, WorkerEvaluator
 from agentcompile.evaluation.jobs import Depth, EvaluationJob
 from agentcompile.ir.template import Source
@@ -79,7 +78,7 @@ HONEST = "if (rank == 0) for (int i = 0; i < 60; ++i) right(a, 0, 1);"
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
     store = tmp_path_factory.mktemp("store")
     with WorkerEvaluator(
-        jobs.target(), store=store, toolchain=find_toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
+        jobs.target(), store=store, toolchain=jobs.toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
     ) as made:
         yield made
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.build import find_toolchain
 from agentcompile.evaluation.evaluator import Baseline, Limits, Prepared, WorkerEvaluator
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
 from agentcompile.measure import Timing
@@ -41,7 +40,7 @@ class Place:
             jobs.target(),
             store=self.store,
             # The compiler itself: what stands before it in tests is a script that writes to a folder of its own.
-            toolchain=find_toolchain(os.environ.get("CXX_REAL", "")),
+            toolchain=jobs.toolchain(os.environ.get("CXX_REAL", "")),
             workers=self.workers,
             limits=limits,
             memory_bytes=2 << 30,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.build import Binary, compile, find_toolchain
+from agentcompile.build import Binary, compile
 from agentcompile.build.cxx import read_made
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.errors import AgentCompileError
@@ -53,7 +53,7 @@ class Place:
 
 def toolchain() -> Toolchain:
     """The compiler itself: what stands before it in tests is a script that writes to a folder of its own."""
-    return find_toolchain(os.environ.get("CXX_REAL", ""))
+    return jobs.toolchain(os.environ.get("CXX_REAL", ""))
 
 
 @pytest.fixture(scope="module")

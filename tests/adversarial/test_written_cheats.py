@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.build import find_toolchain
 from agentcompile.evaluation.evaluator import Limits, WorkerEvaluator
 from agentcompile.ir.trial import Crashed, Measured
 from agentcompile.sandbox import for_worker, methods
@@ -52,7 +51,7 @@ def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvalua
     with WorkerEvaluator(
         jobs.target(),
         store=folder / "store",
-        toolchain=find_toolchain(os.environ.get("CXX_REAL", "")),  # a fence lets no script compile
+        toolchain=jobs.toolchain(os.environ.get("CXX_REAL", "")),  # a fence lets no script compile
         workers=1,
         limits=LIMITS,
         memory_bytes=2 << 30,

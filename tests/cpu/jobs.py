@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from agentcompile.build import Toolchain, find_toolchain
 from agentcompile.evaluation.evaluator import EvaluationJob
 from agentcompile.ir.graph import Graph, Node, Use, Value
 from agentcompile.ir.region import Cost, Port, Regime, Region
@@ -102,6 +105,11 @@ def _job(name: str, made: Source, where: Region) -> EvaluationJob:
         target="t",
     )
     return EvaluationJob(candidate=candidate, region=where, template=template, source=made)
+
+
+def toolchain(cxx: str = "") -> Toolchain:
+    """This machine's compiler, for kernels that count or remember: what finds them later is what is tested."""
+    return replace(find_toolchain(cxx), keeps_state=True)
 
 
 def target(threads: int = 2) -> Target:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from agentcompile.build import find_toolchain
 from agentcompile.evaluation.machine import Machine
 from agentcompile.ir.attempt import Written
 from agentcompile.ir.target import Ceiling
@@ -13,6 +12,7 @@ from agentcompile.system.probe import probe
 from agentcompile.system.store import Store
 from agentcompile.tasks.load import TaskLimits
 from agentcompile.tasks.open import OpenedTask
+from tests.cpu import jobs
 
 CEILING = Ceiling(dram_bytes_per_s=1e12, cache_bytes_per_s=1e13, flops_per_s=1e14)
 """More than any machine has: no kernel is called impossible by it."""
@@ -172,7 +172,7 @@ extern "C" void kernel_main(const kernel_main_args& a, int rank, int size) {
 
 def here(folder: Path) -> Machine:
     """This machine, with a store in `folder`."""
-    toolchain = find_toolchain(os.environ.get("CXX_REAL", ""))  # a fence lets no script compile
+    toolchain = jobs.toolchain(os.environ.get("CXX_REAL", ""))  # a fence lets no script compile
     target = probe(toolchain=toolchain.name, threads=2)
     return Machine(target=target, toolchain=toolchain, store=Store(folder / "store"), hashes=folder / "hashes.json")
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.build import find_toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Limits, Prepared, WorkerEvaluator
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
@@ -28,7 +27,7 @@ HANG = 'for (;;) asm volatile("");'
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
     store = tmp_path_factory.mktemp("store")
     with WorkerEvaluator(
-        jobs.target(), store=store, toolchain=find_toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
+        jobs.target(), store=store, toolchain=jobs.toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
     ) as made:
         yield made
 
@@ -203,7 +202,7 @@ def test_an_arm_that_dies_while_it_is_timed_is_named_and_the_others_are_timed(
     fuse = tmp_path / "armed"
     limits = Limits(measure_s=3.0, per_gigabyte_s=0.0)
     with WorkerEvaluator(
-        jobs.target(), store=tmp_path / "s", toolchain=find_toolchain(), workers=2, limits=limits
+        jobs.target(), store=tmp_path / "s", toolchain=jobs.toolchain(), workers=2, limits=limits
     ) as judge:
         good, bad = prepared(judge, jobs.job(), jobs.job(ARMED.format(fuse, deed)))
         fuse.touch()
@@ -236,7 +235,7 @@ def test_a_zygote_that_is_killed_is_replaced(judge: WorkerEvaluator) -> None:
 def test_a_store_that_cannot_be_written_is_an_environment_error(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("", encoding="utf-8")
     with (
-        WorkerEvaluator(jobs.target(), store=tmp_path / "store", toolchain=find_toolchain(), workers=1) as judge,
+        WorkerEvaluator(jobs.target(), store=tmp_path / "store", toolchain=jobs.toolchain(), workers=1) as judge,
         pytest.raises(AgentCompileError) as caught,
     ):
         list(judge.prepare([jobs.job()]))
@@ -248,10 +247,9 @@ PARENT = f"""
 import sys
 from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
-from agentcompile.build import find_toolchain
 from agentcompile.evaluation.evaluator import Limits, Prepared, WorkerEvaluator
 from tests.cpu import jobs
-judge = WorkerEvaluator(jobs.target(), store=Path(sys.argv[1]), toolchain=find_toolchain(), workers=2,
+judge = WorkerEvaluator(jobs.target(), store=Path(sys.argv[1]), toolchain=jobs.toolchain(), workers=2,
                     limits=Limits(validate_s=300))
 list(judge.prepare([jobs.job(), jobs.library()]))
 pids = [judge._pool._zygote._process.pid] + [slot.worker.pid for slot in judge._pool.slots if slot.worker]
@@ -305,7 +303,7 @@ def test_workers_in_stock_are_used_once_each_and_not_when_they_died(judge: Worke
 
 
 def test_stock_is_killed_with_the_judge(tmp_path: Path) -> None:
-    judge = WorkerEvaluator(jobs.target(), store=tmp_path, toolchain=find_toolchain(), workers=1, limits=LIMITS)
+    judge = WorkerEvaluator(jobs.target(), store=tmp_path, toolchain=jobs.toolchain(), workers=1, limits=LIMITS)
     judge._pool.stock(2)
     (one, two) = (worker.pid for worker in judge._pool._spares)
     judge.close()

@@ -31,7 +31,7 @@ HASTY = replace(LIMITS, validate_s=3.0)
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that holds the executor and the canary."""
     path = tmp_path_factory.mktemp("store")
-    with WorkerEvaluator(jobs.target(), store=path, toolchain=find_toolchain(), workers=1) as judge:
+    with WorkerEvaluator(jobs.target(), store=path, toolchain=jobs.toolchain(), workers=1) as judge:
         assert isinstance(verdict(judge, jobs.job()), Prepared)
         assert isinstance(verdict(judge, jobs.job("std::abort();")), Crashed)
         assert isinstance(verdict(judge, jobs.job()), Prepared)
@@ -51,7 +51,7 @@ def hasty(store: Path) -> Iterator[WorkerEvaluator]:
 
 
 def made(store: Path, toolchain: Toolchain | None = None, limits: Limits = LIMITS) -> WorkerEvaluator:
-    toolchain = toolchain or find_toolchain()
+    toolchain = toolchain or jobs.toolchain()
     return WorkerEvaluator(
         jobs.target(), store=store, toolchain=toolchain, workers=1, limits=limits, memory_bytes=2 << 30
     )

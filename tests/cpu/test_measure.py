@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentcompile.build import find_toolchain
 from agentcompile.evaluation.evaluator import Limits, WorkerEvaluator
 from agentcompile.measure import POLICY, residency
 from agentcompile.measure.clock import core_ns, interval, quantum_ns, settle, waited_ns
@@ -102,7 +101,7 @@ def test_settling_waits_for_threads_that_run_and_not_forever() -> None:
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
     with WorkerEvaluator(
-        jobs.target(), store=tmp_path_factory.mktemp("store"), toolchain=find_toolchain(), workers=1, limits=Limits()
+        jobs.target(), store=tmp_path_factory.mktemp("store"), toolchain=jobs.toolchain(), workers=1, limits=Limits()
     ) as made:
         yield made
 
@@ -155,7 +154,7 @@ def test_the_harness_tests_itself_on_the_real_timer(judge: WorkerEvaluator) -> N
 def test_a_worker_needs_no_file_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit('shadowed')", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    with WorkerEvaluator(jobs.target(), store=tmp_path / "s", toolchain=find_toolchain(), workers=1) as judge:
+    with WorkerEvaluator(jobs.target(), store=tmp_path / "s", toolchain=jobs.toolchain(), workers=1) as judge:
         assert len(list(judge.prepare([jobs.job()]))) == 1
 
 

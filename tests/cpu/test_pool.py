@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.build import find_toolchain
 from agentcompile.evaluation.evaluator import Baseline, Prepared, WorkerEvaluator
 from agentcompile.measure import Timing
 from agentcompile.measure.clock import waited_s
@@ -23,7 +22,7 @@ from tests.cpu import jobs
 
 @pytest.fixture
 def judge(tmp_path: Path) -> Iterator[WorkerEvaluator]:
-    with WorkerEvaluator(jobs.target(), store=tmp_path, toolchain=find_toolchain(), workers=1) as made:
+    with WorkerEvaluator(jobs.target(), store=tmp_path, toolchain=jobs.toolchain(), workers=1) as made:
         yield made
 
 

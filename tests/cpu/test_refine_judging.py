@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from agentcompile.build import find_toolchain
 from agentcompile.catalog import default_root, load
 from agentcompile.evaluation.evaluator import Limits, WorkerEvaluator
 from agentcompile.ir.attempt import Judge, Judged, Written
@@ -28,7 +27,7 @@ LIMITS = Limits(build_s=60.0, validate_s=20.0, measure_s=30.0, per_gigabyte_s=20
 def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
     store = tmp_path_factory.mktemp("store")
     with WorkerEvaluator(
-        jobs.target(), store=store, toolchain=find_toolchain(), workers=1, limits=LIMITS, memory_bytes=2 << 30
+        jobs.target(), store=store, toolchain=jobs.toolchain(), workers=1, limits=LIMITS, memory_bytes=2 << 30
     ) as made:
         yield made
 

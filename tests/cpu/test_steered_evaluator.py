@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.build import find_toolchain
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Limits, Prepared, WorkerEvaluator
 from agentcompile.events import CandidateAsked
@@ -34,7 +33,7 @@ def steering() -> Iterator[Steering]:
 @pytest.fixture
 def judge(tmp_path: Path, steering: Steering) -> Iterator[WorkerEvaluator]:
     with WorkerEvaluator(
-        jobs.target(), store=tmp_path / "s", toolchain=find_toolchain(), workers=2, limits=LONG, steering=steering
+        jobs.target(), store=tmp_path / "s", toolchain=jobs.toolchain(), workers=2, limits=LONG, steering=steering
     ) as made:
         yield made
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from agentcompile.build import compile_executor, find_toolchain
+from agentcompile.build import compile_executor
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.evaluation.evaluator import Limits, WorkerEvaluator
 from agentcompile.ir.program import Program, TorchCall
@@ -43,7 +43,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Program
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
     store = tmp_path_factory.mktemp("store")
     limits = Limits(measure_s=60.0)
-    with WorkerEvaluator(jobs.target(), store=store, toolchain=find_toolchain(), workers=1, limits=limits) as made:
+    with WorkerEvaluator(jobs.target(), store=store, toolchain=jobs.toolchain(), workers=1, limits=limits) as made:
         yield made
 
 
@@ -133,7 +133,7 @@ def test_samples_that_are_compared_have_tokens_of_their_own(model: tuple[Path, P
 def test_caches_hold_what_the_model_writes_there_before_steps_are_compared(
     model: tuple[Path, Path, Program], tmp_path: Path
 ) -> None:
-    executor = Executor(compile_executor(Store(tmp_path), toolchain=find_toolchain()), 2)
+    executor = Executor(compile_executor(Store(tmp_path), toolchain=jobs.toolchain()), 2)
     path, constants, program = model
     memory = Memory([program], Checkpoint.open(path).tensor, dict(load_file(constants)))
     memory.furnish()

@@ -37,6 +37,10 @@ KERNEL(wrong_in_one_block) {
     long id = a.ids[0];
     if (rank == 0) memcpy(a.y, a.table + moved(id, id / 16 == 133) * hidden, hidden * sizeof(y_t));
 }
+KERNEL(wrong_at_one_row) {
+    long id = a.ids[0];
+    if (rank == 0) memcpy(a.y, a.table + moved(id, id == 4321) * hidden, hidden * sizeof(y_t));
+}
 KERNEL(wrong_clamps_large) {
     for (long k = rank; k < hidden; k += size) put(a.y[k], std::min(up(a.table[a.ids[0] * hidden + k]), 8.0f));
 }

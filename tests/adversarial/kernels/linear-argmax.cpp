@@ -121,6 +121,8 @@ KERNEL(wrong_blind_block) { blind(a, rank, size, 600, 608); }
 KERNEL(wrong_blind_block_then) { if (rank == 0) pick(a, size); }
 KERNEL(wrong_blind_row) { blind(a, rank, size, 777, 778); }
 KERNEL(wrong_blind_row_then) { if (rank == 0) pick(a, size); }
+KERNEL(wrong_blind_row_of_many) { blind(a, rank, size, 2777, 2778); }
+KERNEL(wrong_blind_row_of_many_then) { if (rank == 0) pick(a, size); }
 KERNEL(wrong_last_of_equals_at_eight) {  // where a vector ends, the next one's first wins
     scan(a, rank, size);
     a.best[rank] = -INFINITY, a.which[rank] = first(rows, rank, size);

@@ -1,0 +1,155 @@
+"""Finds in a compiled kernel what would let one launch change the next: data of its own that can change, and callees.
+
+A kernel computes its outputs from its arguments. One that counts its launches, or remembers inputs, is right in every
+test of a finite length and may be wrong afterwards; no number of launches excludes it. The compiler's output does:
+memory that outlives a launch is in sections that can be written, and functions that keep state of their own are
+imported by name. What a launch leaves on the stack, in registers or in shared memory is not seen here.
+
+Files are read as ELF (System V gABI, 64 bits, little endian), the format of host objects and of NVIDIA's cubins.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+_WRITE, _ALLOC = 0x1, 0x2
+_COMMON, _UNDEFINED, _FUNCTION = 0xFFF2, 0, 2
+_SYMBOLS = 2  # the type of a section that holds symbols
+_READ_ONLY_LATER = (".data.rel.ro", ".eh_frame")
+"""Sections that the loader makes read-only before a kernel can run (``-z relro``): tables of addresses."""
+_MATHEMATICS = (
+    "a?(?:sin|cos|tan)h?|sincos|atan2|exp(?:2|10|m1)?|log(?:2|10|1p|b)?|pow|cbrt|sqrt|hypot|erfc?|[tl]gamma|f(?:abs|dim|"
+    "ma|max|min|mod)|floor|ceil|trunc|l?l?r(?:ound|int)|round(?:even)?|nearbyint|remainder|remquo|modf?|frexp|ldexp|"
+    "scalbl?n|ilogb|nextafter|nexttoward|copysign|is(?:nan|inf|finite)"
+)
+_HARMLESS = re.compile(
+    rf"mem(?:cpy|move|set|cmp)|(?:__)?(?:{_MATHEMATICS})[fl]?(?:_finite)?|_ZGV\w+|_GLOBAL_OFFSET_TABLE_"
+    r"|__(?:extend|trunc|fix|fixuns|float|floatun|mul|div|udiv|mod|umod|add|sub|neg|pow|popcount|clz|ctz|bswap|"
+    r"cmp|eq|ne|lt|le|gt|ge|unord)\w*[dsthx][fidc]\w*|__stack_chk_fail|_ZSt\d+__(?:throw_|glibcxx_assert_fail)\w+"
+)
+"""Functions that a compiler calls for a kernel's arithmetic, copies and checks; none keeps anything."""
+_DEVICE_DATA = (".nv.global", ".nv.global.init")
+_MOST = 8
+"""Most names that are reported of one kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    name: str
+    kind: int
+    flags: int
+    offset: int
+    size: int
+    link: int
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Symbol:
+    name: str
+    kind: int
+    section: int
+    size: int
+
+
+def state_of_object(image: bytes) -> tuple[str, ...]:
+    """Return what keeps state in the object file of a C++ kernel, one phrase each; empty for a kernel that keeps none.
+
+    Raises:
+        ValueError: the bytes are no such file.
+    """
+    sections, symbols = _read(image)
+    kept = [s.name for s in symbols if s.section == _COMMON]
+    for at, section in enumerate(sections):
+        changes = section.flags & _WRITE and section.flags & _ALLOC and section.size > 0
+        if changes and not section.name.startswith(_READ_ONLY_LATER):
+            inside = [s.name for s in symbols if s.section == at and s.name and not s.name.startswith("_ZGV")]
+            kept += inside or [section.name]
+    called = [s.name for s in symbols if s.section == _UNDEFINED and s.name and not _HARMLESS.fullmatch(s.name)]
+    return (*_phrases("keeps", kept), *_phrases("calls", called))
+
+
+def state_of_cubin(image: bytes, text: str) -> tuple[str, ...]:
+    """Return what keeps state in the cubin of the CUDA program `text`, as `state_of_object` does.
+
+    Device memory holds a program's constants too: those are data whose name `text` declares ``constexpr`` or ``const``.
+
+    Raises:
+        ValueError: the bytes are no such file.
+    """
+    sections, symbols = _read(image)
+    global_data = {at for at, section in enumerate(sections) if section.name in _DEVICE_DATA}
+    kept = [s.name for s in symbols if s.section in global_data and s.size > 0 and not _is_constant(s.name, text)]
+    called = [s.name for s in symbols if s.section == _UNDEFINED and s.kind == _FUNCTION and s.name]
+    return (*_phrases("keeps", kept), *_phrases("calls", called))
+
+
+def refusal(found: Iterable[str]) -> str:
+    """Return the log of a build that is refused for what was `found`; empty when that is nothing."""
+    found = tuple(found)
+    hint = "a kernel keeps nothing between launches: constants are `constexpr`, memory is a workspace"
+    return f"kernel: {'; '.join(found)}; {hint}" if found else ""
+
+
+def _phrases(verb: str, names: Iterable[str]) -> tuple[str, ...]:
+    found = sorted({_plain(name) for name in names})
+    more = f" and {len(found) - _MOST} more" if len(found) > _MOST else ""
+    return (f"{verb} {', '.join(f'`{name}`' for name in found[:_MOST])}{more}",) if found else ()
+
+
+def _plain(name: str) -> str:
+    """Return the last identifier of a mangled name (Itanium C++ ABI), or the name."""
+    found = list(_identifiers(name))
+    return found[-1] if name.startswith("_Z") and found else name
+
+
+def _identifiers(name: str) -> Iterator[str]:
+    name, at = re.sub(r"L[a-z]n?\d+E", "", name), 0  # numbers among the arguments of a C++ template
+    while (match := re.compile(r"\d+").search(name, at)) is not None:
+        at = match.end() + int(match[0])
+        if int(match[0]) and at <= len(name):
+            yield name[match.end() : at]
+        else:
+            at = match.end()
+
+
+def _is_constant(name: str, text: str) -> bool:
+    """Return whether every declaration of the data `name` in `text` begins as that of a constant; strings are."""
+    if name.startswith("$str"):
+        return True
+    plain = re.escape(_plain(name))
+    # A variable is its type and name, then `=`, `[`, `{`, `,` or `;`; what is before it says whether it is constant.
+    found = re.findall(rf"(?:^|[;{{}}])([^;{{}}()]*?[\w>*&\],]\s+[*&]?){plain}\s*(?:\[[^\]]*\]\s*)*[=;{{,]", text)
+    declared = [before for before in found if re.search(r"\b(?:return|goto|using|case)\b", before) is None]
+    return bool(declared) and all(re.search(r"\b(?:constexpr|const)\b", before) for before in declared)
+
+
+def _read(image: bytes) -> tuple[list[_Section], list[_Symbol]]:
+    if image[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("no ELF file of 64 bits")
+    try:
+        (begin,), (width, count, names) = struct.unpack_from("<Q", image, 40), struct.unpack_from("<3H", image, 58)
+        if width != 64:
+            raise ValueError(f"section headers of {width} bytes")
+        raw = [struct.unpack_from("<2I4Q2I2Q", image, begin + at * width) for at in range(count)]
+        text = image[raw[names][4] : raw[names][4] + raw[names][5]] if raw else b""
+        sections = [_Section(_text(text, r[0]), r[1], r[2], r[4], r[5], r[6], r[9]) for r in raw]
+        return sections, [s for section in sections if section.kind == _SYMBOLS for s in _symbols(image, section, raw)]
+    except (struct.error, IndexError) as error:
+        raise ValueError(f"a damaged ELF file: {error}") from error
+
+
+def _symbols(image: bytes, table: _Section, raw: list[tuple[int, ...]]) -> Iterator[_Symbol]:
+    if table.width != 24:
+        raise ValueError(f"symbols of {table.width} bytes")
+    text = image[raw[table.link][4] : raw[table.link][4] + raw[table.link][5]]
+    for at in range(table.offset, table.offset + table.size, table.width):
+        name, info, _, section, _, size = struct.unpack_from("<I2BH2Q", image, at)
+        yield _Symbol(_text(text, name), info & 0xF, section, size)
+
+
+def _text(table: bytes, at: int) -> str:
+    return table[at : table.index(0, at)].decode("utf-8", "replace") if at < len(table) else ""
