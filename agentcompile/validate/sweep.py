@@ -91,7 +91,8 @@ class Sweeper:
         left = _others(min(int(rows.shape[0]) for *_, rows in found), seen, generator(self._seed, "other rows"))
         made = {name: rows.new_empty((_MANY, *rows.shape[1:])) for name, _, rows in found}
         spent, count = Allowance(_ALL_S), 0
-        for some in left.split(_MANY) if len(left) else ():
+        for begin in range(0, len(left), _MANY):
+            some = left[begin : begin + _MANY]
             for at, row in enumerate(some.tolist()):
                 ids.fill_(row)
                 self.rig.relaunch()
@@ -193,7 +194,8 @@ class Sweeper:
         wide = w.float()
         order = torch.cat((rows, _others(w.shape[0], rows, rng)))
         spent, count = Allowance(_ALL_S), 0
-        for some in order.split(_TOGETHER):
+        for begin in range(0, len(order), _TOGETHER):
+            some = order[begin : begin + _TOGETHER]
             given = (wide[some] / torch.where(gain.abs() < 0.05, 0.05, gain)).to(x.dtype)
             chosen = []
             for at, row in enumerate(some.tolist()):
