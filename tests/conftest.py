@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 
+from tests import begun
+
 TIMED = {"course", "moved", "asked"}
 """Fixtures that search with a clock: beside other work they would measure again and again what that disturbed."""
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Beside tests of other processes a second thread of PyTorch waits for its turn, and takes a processor to do so.
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ |= {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 
 # Hundreds of processes import the same modules, and each worker rewrites the same tests: once is enough, however a
 # shell is set.
@@ -123,6 +125,14 @@ def sampled(common: Path) -> Path:
 
 
 @pytest.fixture
+def process_itself() -> Iterator[None]:
+    """Every process is started, and none is forked from one that has begun."""
+    begun.remove()
+    yield
+    begun.install()
+
+
+@pytest.fixture
 def compiler_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that was compiled before is taken for what the compiler makes."""
     monkeypatch.delenv("CXX_KEPT", raising=False)
@@ -146,5 +156,7 @@ def pytest_configure(config: pytest.Config) -> None:
             if path.stat().st_mtime < time.time() - KEPT_S:
                 shutil.rmtree(path)
         os.environ["CAPTURES_KEPT"] = str(kept)
+    if importlib.util.find_spec("torch"):
+        begun.install()
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
