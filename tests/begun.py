@@ -33,8 +33,9 @@ ENTRIES = tuple(str(ROOT / "agentcompile" / part / "__main__.py") for part in ("
 WITH_TORCH = (*(("-P", entry) for entry in ENTRIES), ("-m", "agentcompile"))
 """How the commands begin, after the interpreter."""
 IMPORTED = (
-    "torch", "sympy", "torch.fx.experimental.symbolic_shapes", "agentcompile.validate", "agentcompile.worker.zygote", "agentcompile.worker.timing",
-    "agentcompile.worker.ceiling", "agentcompile.tasks.host", "agentcompile.tasks.runner", "agentcompile.cli.main",
+    "torch", "sympy", "torch.fx.experimental.symbolic_shapes", "agentcompile.validate",
+    "agentcompile.worker.zygote", "agentcompile.worker.timing", "agentcompile.worker.ceiling",
+    "agentcompile.tasks.host", "agentcompile.tasks.runner", "agentcompile.cli.main",
 )  # fmt: skip
 READ_AT_START = (
     "PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "CUDA", "TRITON", "HF_", "MALLOC_", "GLIBC_"

@@ -120,6 +120,6 @@ def course(model: Path, root: Path, *settings: object) -> Course:
     shutil.copytree(run, made.covered, ignore=shutil.ignore_patterns("control.sock"))
     shutil.copytree(home / "cache/store", made.noted, ignore=shutil.ignore_patterns("*.so", "*.h", "*.gch"))
     made.legs["killed between steps"] = leg(home, resume, run, "steps-timed", 1, signal.SIGKILL)
-    done = flows.cli(home, *resume, limit_s=LIMIT_S)
+    done = flows.cli(home, *resume, limit_s=LIMIT_S, itself=True)
     made.legs["done"] = Leg(code=done.code, err=done.err, left=processes(home))
     return made
