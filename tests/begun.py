@@ -30,8 +30,12 @@ from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 ENTRIES = tuple(str(ROOT / "agentcompile" / part / "__main__.py") for part in ("worker", "tasks"))
-WITH_TORCH = (*(("-P", entry) for entry in ENTRIES), ("-m", "agentcompile"))
-"""How the commands begin, after the interpreter."""
+WITH_TORCH = (
+    *(("-P", entry) for entry in ENTRIES),
+    *(("-m", "agentcompile", verb) for verb in ("compile", "replay", "generate", "advise", "refine")),
+    ("-m", "agentcompile", "bench", "refine"),
+)  # fmt: skip
+"""How the commands begin, after the interpreter; the app and other verbs may not import it."""
 IMPORTED = (
     "torch", "sympy", "torch.fx.experimental.symbolic_shapes", "agentcompile.validate",
     "agentcompile.worker.zygote", "agentcompile.worker.timing", "agentcompile.worker.ceiling",
@@ -41,7 +45,8 @@ READ_AT_START = (
     "PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "CUDA", "TRITON", "HF_", "MALLOC_", "GLIBC_"
 )  # fmt: skip
 """How variables begin that are read once, when a process starts or imports something."""
-HARMLESS = ("PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
+HARMLESS = {"PYTHONUNBUFFERED": None, "PYTHONDONTWRITEBYTECODE": None, "PYTHONPATH": str(ROOT / "tests/cpu/no_network")}
+"""Those of Python that may be there: with any text, or with this one, which forbids what may be forbidden early."""
 _MESSAGE_BYTES = 1 << 18
 _PR_SET_CHILD_SUBREAPER = 36
 _FILE = Path(__file__).resolve()
@@ -122,8 +127,10 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
 
 def forked(words: Sequence[str], env: Mapping[str, str]) -> bool:
     """Whether a command with these variables is one for which a process is forked."""
-    known = words[:1] == [sys.executable] and tuple(words[1:3]) in WITH_TORCH
-    return known and not any(name.startswith("PYTHON") and name not in HARMLESS for name in env)
+    if words[:1] != [sys.executable] or not any(tuple(words[1 : 1 + len(some)]) == some for some in WITH_TORCH):
+        return False
+    told = {name: text for name, text in env.items() if name.startswith("PYTHON")}
+    return all(name in HARMLESS and HARMLESS[name] in (None, text) for name, text in told.items())
 
 
 def install() -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from tests import begun
 
-TIMED = {"course", "moved", "asked"}
+TIMED = {"course", "moved"}
 """Fixtures that search with a clock: beside other work they would measure again and again what that disturbed."""
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -70,7 +70,10 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """A file stays in one process, which makes its fixtures once; the templates' many builds are spread."""
+    """A file stays in one process, which makes its fixtures once; the templates' many builds are spread.
+
+    They come in the order of their names: the last ones, `unit`, take seconds each, so that nobody waits for one.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
@@ -78,6 +81,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
             file = nodeid.partition("::")[0]
             return nodeid if file.startswith("tests/templates/") else file
 
+    config.option.loadscopereorder = False
     return ByFile(config, log)
 
 
