@@ -67,7 +67,8 @@ def _source(env: Mapping[str, str]) -> socket.socket:
     key = _key(env)
     if key not in _sources:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        _running.append(_started([sys.executable, str(_FILE)], stdin=theirs.fileno(), env=dict(env), cwd=ROOT))
+        nobodys = {name: text for name, text in env.items() if not name.startswith("AGENTCOMPILE_")}
+        _running.append(_started([sys.executable, str(_FILE)], stdin=theirs.fileno(), env=nobodys, cwd=ROOT))
         theirs.close()
         _sources[key] = ours
     return _sources[key]
