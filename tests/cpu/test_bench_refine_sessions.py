@@ -25,6 +25,8 @@ from tests.cpu import flows
 from tests.cpu.tasked import CEILING, KERNEL_SCALED, SCALED
 from tests.unit.loopback import Play, Server, completion, serving
 
+pytestmark = pytest.mark.alone
+
 COMPILER = {"AGENTCOMPILE_COMPILER": os.environ.get("CXX_REAL", "")}
 """The compiler itself: what stands before it in tests is a script, which no fence lets run."""
 WRONG = KERNEL_SCALED.replace(" * a.weight[i]", "")

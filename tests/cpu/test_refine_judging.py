@@ -46,6 +46,7 @@ def told(judged: Judged) -> dict[str, Any]:
     return judged.feedback
 
 
+@pytest.mark.alone
 def test_a_kernel_written_from_the_contract_alone_is_measured_and_accepted(judge: Judge) -> None:
     judged = judge.judge(written())
     assert isinstance(judged.verdict, Measured), judged
@@ -117,6 +118,7 @@ def test_what_no_compiler_should_see_is_rejected_by_name(judge: Judge, made: Wri
     assert told(judged)["stage"] == "check"
 
 
+@pytest.mark.alone
 def test_a_written_kernel_is_timed_beside_the_incumbent_and_a_few_points_are_judged(evaluator: WorkerEvaluator) -> None:
     shipped = load([default_root()], kinds=kinds(), layouts=LAYOUTS).get("linear/rows")
     asked = task(templates=[shipped])

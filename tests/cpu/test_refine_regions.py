@@ -37,6 +37,7 @@ extern "C" void sum(const sum_args& a, int rank, int size) {
 )
 
 
+@pytest.mark.alone
 def test_a_region_of_a_model_is_opened_judged_and_promoted(
     warm: Path, checkpoint: Callable[[str, str], Path], tmp_path: Path
 ) -> None:

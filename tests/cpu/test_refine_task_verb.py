@@ -91,6 +91,7 @@ def refined(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
         yield Refined(home=warm, task=task, run=run, server=server, killed=code, early=early, done=done)
 
 
+@pytest.mark.alone
 def test_a_killed_session_on_a_task_goes_on_to_its_best_kernel(refined: Refined) -> None:
     assert refined.killed == -signal.SIGKILL
     assert len(refined.early) == 1, "the second attempt was asked for, and not judged yet"
@@ -107,6 +108,7 @@ def test_a_killed_session_on_a_task_goes_on_to_its_best_kernel(refined: Refined)
     assert told == QUESTIONS, "each is asked once, although PyTorch was timed anew"
 
 
+@pytest.mark.alone
 def test_people_see_the_task_its_baseline_and_its_kernels(refined: Refined) -> None:
     assert f"task       {FILE} in cpp: pytorch " in refined.done.err
     assert (refined.run / "kernels/2/kernel.cpp").read_text() == KERNEL_SCALED
@@ -119,6 +121,7 @@ def test_people_see_the_task_its_baseline_and_its_kernels(refined: Refined) -> N
     assert f"+{BACKWARDS}" in one.out
 
 
+@pytest.mark.alone
 def test_a_session_whose_task_changed_does_not_go_on(refined: Refined) -> None:
     refined.task.write_text(UNCOMPILED.replace("relu", "sigmoid"))
     try:
@@ -129,6 +132,7 @@ def test_a_session_whose_task_changed_does_not_go_on(refined: Refined) -> None:
     assert len(refined.server.requests) == len(QUESTIONS)
 
 
+@pytest.mark.alone
 def test_a_replay_with_sockets_closed_makes_the_same_tree_and_keeps_its_best(refined: Refined, tmp_path: Path) -> None:
     before, home = len(refined.server.requests), tmp_path / "home"
     shutil.copytree(refined.home / "cache", home / "cache")

@@ -26,6 +26,8 @@ from tests.cpu.conftest import CONTEXT
 from tests.cpu.sessions_killed import COMPILER, asked_of, killed_when, manifest, marked, tree
 from tests.unit.loopback import Play, Server, completion, serving
 
+pytestmark = pytest.mark.alone
+
 REGION = "mul"
 """PyTorch runs it: no template that ships serves it."""
 LOOP = "    for (long i = rank; i < numel; i += size) a.y[i] = a.a[i] * a.b[i];"

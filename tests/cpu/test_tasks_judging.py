@@ -63,6 +63,7 @@ def kernel(body: str, before: str = "") -> str:
     return f"{before}{head}    if (rank == 0) {{ {body} }}\n}}\n"
 
 
+@pytest.mark.alone
 def test_a_right_kernel_is_measured_beside_pytorch(scaled: OpenedTask) -> None:
     judge: Judge = scaled.judge
     judged = judge.judge(written(scaled, KERNEL_SCALED))
@@ -194,6 +195,7 @@ def test_a_text_that_does_not_compile_is_a_failed_build_with_its_log(scaled: Ope
     assert "nothing" in told(judged)["log"]
 
 
+@pytest.mark.alone
 def test_a_task_of_several_outputs_and_widths_is_served_by_one_kernel(tmp_path: Path) -> None:
     with opened(tmp_path, "normed.py", NORMED) as made:
         assert len(made.task.told.signatures) == 3
@@ -206,6 +208,7 @@ def test_a_task_of_several_outputs_and_widths_is_served_by_one_kernel(tmp_path: 
         assert "indices" in failed(made.judge.judge(written(made, later)))
 
 
+@pytest.mark.alone
 def test_a_narrow_type_allows_its_rounding_and_no_more(tmp_path: Path) -> None:
     with opened(tmp_path, "product.py", PRODUCT) as made:
         judged = made.judge.judge(written(made, KERNEL_PRODUCT))

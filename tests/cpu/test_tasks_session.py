@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agentcompile.agents.prompts import RolePrompt
 from agentcompile.agents.refining import Settings, refine
 from agentcompile.build import Binary, compile, compile_executor
@@ -24,6 +26,7 @@ from tests.unit.refined import Memory, Script, draft
 LAUNCH = {"launch": [{"entry": "kernel_main", "arguments": ["in0", "weight", "out0"]}]}
 
 
+@pytest.mark.alone
 def test_a_session_mends_a_wrong_kernel_for_a_task(tmp_path: Path) -> None:
     path = tmp_path / "scaled.py"
     path.write_text(SCALED)
