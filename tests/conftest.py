@@ -17,12 +17,14 @@ from typing import Any
 
 import pytest
 
-TIMED = {"course", "moved", "asked"}
+from tests import begun
+
+TIMED = {"course", "moved"}
 """Fixtures that search with a clock: beside other work they would measure again and again what that disturbed."""
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Beside tests of other processes a second thread of PyTorch waits for its turn, and takes a processor to do so.
-    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ |= {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 
 # Hundreds of processes import the same modules, and each worker rewrites the same tests: once is enough, however a
 # shell is set.
@@ -68,7 +70,10 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """A file stays in one process, which makes its fixtures once; the templates' many builds are spread."""
+    """A file stays in one process, which makes its fixtures once; the templates' many builds are spread.
+
+    They come in the order of their names: the last ones, `unit`, take seconds each, so that nobody waits for one.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
@@ -76,6 +81,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
             file = nodeid.partition("::")[0]
             return nodeid if file.startswith("tests/templates/") else file
 
+    config.option.loadscopereorder = False
     return ByFile(config, log)
 
 
@@ -123,6 +129,14 @@ def sampled(common: Path) -> Path:
 
 
 @pytest.fixture
+def process_itself() -> Iterator[None]:
+    """Every process is started, and none is forked from one that has begun."""
+    begun.remove()
+    yield
+    begun.install()
+
+
+@pytest.fixture
 def compiler_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that was compiled before is taken for what the compiler makes."""
     monkeypatch.delenv("CXX_KEPT", raising=False)
@@ -146,5 +160,7 @@ def pytest_configure(config: pytest.Config) -> None:
             if path.stat().st_mtime < time.time() - KEPT_S:
                 shutil.rmtree(path)
         os.environ["CAPTURES_KEPT"] = str(kept)
+    if importlib.util.find_spec("torch"):
+        begun.install()
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,11 +71,14 @@ def lines(run: Path) -> list[dict[str, Any]]:
 
 
 def leg(home: Path, arguments: list[object], run: Path, until: str, count: int, number: int) -> Leg:
-    """Run until the events have `count` more of kind `until`, send the signal, and see what is left."""
+    """Run until the events have `count` more of kind `until`, send the signal, and see what is left.
+
+    It names the executable, for what is left is known by the environment that the kernel tells of it (`tests.begun`).
+    """
     log, seen = RunDirectory(run), 0
     known = max((end for _, end in log.lines()), default=0)
     process = subprocess.Popen(
-        flows.command(*arguments), env=flows.environment(home), cwd=flows.ROOT, text=True,
+        flows.command(*arguments), env=flows.environment(home), cwd=flows.ROOT, text=True, executable=sys.executable,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     deadline = time.monotonic() + LIMIT_S
@@ -116,6 +120,6 @@ def course(model: Path, root: Path, *settings: object) -> Course:
     shutil.copytree(run, made.covered, ignore=shutil.ignore_patterns("control.sock"))
     shutil.copytree(home / "cache/store", made.noted, ignore=shutil.ignore_patterns("*.so", "*.h", "*.gch"))
     made.legs["killed between steps"] = leg(home, resume, run, "steps-timed", 1, signal.SIGKILL)
-    done = flows.cli(home, *resume, limit_s=LIMIT_S)
+    done = flows.cli(home, *resume, limit_s=LIMIT_S, itself=True)
     made.legs["done"] = Leg(code=done.code, err=done.err, left=processes(home))
     return made

@@ -97,11 +97,13 @@ def command(*arguments: object) -> list[str]:
 
 
 def cli(
-    home: Path, *arguments: object, env: Mapping[str, str] | None = None, cwd: Path | None = None, limit_s: float = 300
-) -> Ended:
-    """Run a verb in a process of its own."""
+    home: Path, *arguments: object, env: Mapping[str, str] | None = None, cwd: Path | None = None, limit_s: float = 300,
+    itself: bool = False,
+) -> Ended:  # fmt: skip
+    """Run a verb in a process of its own, which is started `itself`, and never forked from one that has begun."""
     done = subprocess.run(
         command(*arguments),
+        executable=sys.executable if itself else None,
         env=environment(home, env),
         cwd=cwd or ROOT,
         capture_output=True,

@@ -45,7 +45,7 @@ def judged(
     made: Region, run: Run, facts: DeclaredArithmetic, *, depth: Depth = "accept", seed: int = 0
 ) -> NumericReport:
     tools = REMEMBERED.tools(made, facts, seed)
-    return validate(made, facts, run, seed=seed, repeats=3, depth=depth, tools=tools)
+    return validate(made, facts, run, seed=seed, repeats=2, depth=depth, tools=tools)
 
 
 def failures(report: NumericReport) -> list[str]:
@@ -65,9 +65,8 @@ def test_right_arithmetic_is_kept_for_every_kind(kind: str, dtype: DType) -> Non
     for run, facts in right(made):
         report = judged(made, run, facts)
         assert report.ok, failures(report)
-        for seed in range(1, 4):
-            report = judged(made, run, facts, depth="search", seed=seed)
-            assert report.ok, failures(report)
+        report = judged(made, run, facts, depth="search", seed=1)
+        assert report.ok, failures(report)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -78,7 +78,6 @@ def test_a_first_token_longer_than_a_whole_generation_is_a_disturbed_round() -> 
     assert summary([made] * 3) is None
 
 
-@pytest.mark.alone
 def test_a_lock_s_overhead_is_measured_with_its_rounds_kept(
     warm: Path, planted: Callable[[str, str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -138,7 +138,6 @@ def fell_back(found: Written, events: list[Event]) -> None:
     assert (checks[0].ok, checks[-1].ok) == (False, True)
 
 
-@pytest.mark.alone
 def test_a_step_that_lost_a_kernel_is_timed_again_and_the_lock_has_its_own_time(
     warm: Path, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:
@@ -171,7 +170,6 @@ def test_what_a_rule_took_that_times_no_step_goes_through_the_gate(
     assert not lock.evidence.steps
 
 
-@pytest.mark.alone
 def test_what_a_person_took_goes_through_the_gate_and_the_step_is_timed_without_it(
     warm: Path, checkpoint: Checkpoints, tmp_path: Path
 ) -> None:

@@ -91,7 +91,7 @@ def killed_at_its_first_lock(home: Path, words: list[object], log: Path) -> Ende
 
 
 @pytest.fixture(scope="module")
-def course(tmp_path_factory: pytest.TempPathFactory, warm: Path, checkpoint: Callable[[str, str], Path]) -> Course:
+def gone_on(tmp_path_factory: pytest.TempPathFactory, warm: Path, checkpoint: Callable[[str, str], Path]) -> Course:
     folder = tmp_path_factory.mktemp("ladder")
     flows.captured(warm, checkpoint("tiny-qwen3", "bf16"), LOCKED)  # no process has to import Transformers for it
     cache, out = folder / "cache", folder / "ladder.json"
@@ -112,18 +112,18 @@ def course(tmp_path_factory: pytest.TempPathFactory, warm: Path, checkpoint: Cal
     )
 
 
-def test_a_killed_run_keeps_its_locks_and_one_out_of_time_says_how_to_go_on(course: Course) -> None:
-    assert course.killed.code == -signal.SIGKILL
-    assert course.kept_lock
-    assert course.stopped.code == 7, course.stopped.err
-    assert "go on with: agentcompile bench ladder tiny-qwen3" in course.stopped.err
-    assert "choose = pytorch: " not in course.stopped.err + course.done.err
-    assert course.result.resumed == 2
-    assert not course.left
+def test_a_killed_run_keeps_its_locks_and_one_out_of_time_says_how_to_go_on(gone_on: Course) -> None:
+    assert gone_on.killed.code == -signal.SIGKILL
+    assert gone_on.kept_lock
+    assert gone_on.stopped.code == 7, gone_on.stopped.err
+    assert "go on with: agentcompile bench ladder tiny-qwen3" in gone_on.stopped.err
+    assert "choose = pytorch: " not in gone_on.stopped.err + gone_on.done.err
+    assert gone_on.result.resumed == 2
+    assert not gone_on.left
 
 
-def test_every_rung_is_an_arm_that_agrees_with_fp32(course: Course) -> None:
-    case = course.case
+def test_every_rung_is_an_arm_that_agrees_with_fp32(gone_on: Course) -> None:
+    case = gone_on.case
     assert [rung.name for rung in case.rungs] == [arm.name for arm in case.arms] == list(TINY)
     assert case.baseline == "eager"
     assert [arm.agrees for arm in case.arms] == [""] * len(TINY)
@@ -132,19 +132,19 @@ def test_every_rung_is_an_arm_that_agrees_with_fp32(course: Course) -> None:
 
 
 def test_locks_are_replayable_and_say_how_they_were_chosen(
-    course: Course, warm: Path, monkeypatch: pytest.MonkeyPatch
+    gone_on: Course, warm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = course.out.with_name("ladder-locks")
+    folder = gone_on.out.with_name("ladder-locks")
     for name, rule in (("no-python", "pytorch"), ("first-templates", "first")):
         lock = read_lock(folder / f"{rule}.lock.toml")
-        rung = course.rung(name)
+        rung = gone_on.rung(name)
         assert (rung.choose, rung.lock, lock.policy.choose) == (rule, lock.content_hash, rule)
         assert {choice.decided_by for plan in lock.plan for choice in plan.choices if choice.use == "kernel"} <= {
             "adviser"
         }
         assert any(choice.use == "kernel" for plan in lock.plan for choice in plan.choices) is (rule == "first")
     monkeypatch.setenv("AGENTCOMPILE_HOME", str(warm))
-    model = course.out.parent / "cache/presets/tiny-qwen3"
+    model = gone_on.out.parent / "cache/presets/tiny-qwen3"
     lock_file = folder / "first.lock.toml"
     replayed = flows.verb(warm, "replay", lock_file, "--model", model, "--threads", flows.THREADS, "--locked")
     assert replayed.code == 0, replayed.err
@@ -153,23 +153,23 @@ def test_locks_are_replayable_and_say_how_they_were_chosen(
     assert len(loaded.generate([3, 5, 7], max_new_tokens=4, ignore_eos=True).tokens) == 4  # type: ignore[union-attr]
 
 
-def test_shares_of_every_rung_from_the_second_on_sum_to_a_token(course: Course) -> None:
-    assert course.rung("eager").rest is None
+def test_shares_of_every_rung_from_the_second_on_sum_to_a_token(gone_on: Course) -> None:
+    assert gone_on.rung("eager").rest is None
     for name in TINY[1:]:
-        rung = course.rung(name)
+        rung = gone_on.rung(name)
         assert rung.rest is not None
         assert sum(one.share for one in rung.shares) + rung.rest == pytest.approx(1)
         assert all(one.share >= 0 for one in rung.shares)
         assert 0 <= rung.rest < 1, name
-    sites = {one.kind: one.sites for one in course.rung("first-templates").shares}
+    sites = {one.kind: one.sites for one in gone_on.rung("first-templates").shares}
     assert (sites["rmsnorm-linear"], sites["linear-residual"], sites["rmsnorm-linear-argmax"]) == (2, 4, 1)
-    assert {one.kind: one.sites for one in course.rung("no-python").shares}["attention"] == 2
+    assert {one.kind: one.sites for one in gone_on.rung("no-python").shares}["attention"] == 2
 
 
-def test_every_gain_has_owners_that_sum_to_it(course: Course) -> None:
-    measured = [arm.name for arm in course.case.arms if arm.state == "measured"]
+def test_every_gain_has_owners_that_sum_to_it(gone_on: Course) -> None:
+    measured = [arm.name for arm in gone_on.case.arms if arm.state == "measured"]
     for below, name in itertools.pairwise(measured):
-        gain = course.rung(name).gain
+        gain = gone_on.rung(name).gain
         assert gain is not None
         assert gain.over == below
         assert sum(one.gain_s for one in (*gain.owners, gain.rest)) == pytest.approx(gain.before_s - gain.after_s)
@@ -181,22 +181,22 @@ def test_every_gain_has_owners_that_sum_to_it(course: Course) -> None:
             assert {"qknorm-rope-attention-decode", "rmsnorm-gateup-silu-mul", "rmsnorm-linear"} <= owners, owners
 
 
-def test_a_result_is_drawn(course: Course, tmp_path: Path) -> None:
-    assert course.result
-    drawn = flows.verb(tmp_path, "bench", "report", course.out, "--out", tmp_path / "report")
+def test_a_result_is_drawn(gone_on: Course, tmp_path: Path) -> None:
+    assert gone_on.result
+    drawn = flows.verb(tmp_path, "bench", "report", gone_on.out, "--out", tmp_path / "report")
     assert drawn.code == 0, drawn.err
     text = (tmp_path / "report/report.md").read_text(encoding="utf-8")
     assert "Gain by owner, chat-small" in text
     assert "Gain by owner" in (tmp_path / "report/report.html").read_text(encoding="utf-8")
     # Where others kept the machine busy no round counts, and there is nothing to draw.
-    measured = any(arm.state == "measured" for arm in course.case.arms)
+    measured = any(arm.state == "measured" for arm in gone_on.case.arms)
     for end in ("png", "svg"):
         assert (tmp_path / f"report/ladder-tiny-qwen3-chat-small.{end}").is_file() is measured
 
 
-def test_the_samples_lie_beside_and_no_folder_of_the_machine_is_named(course: Course) -> None:
-    assert list(json.loads(course.out.with_suffix(".samples.json").read_text())) == [course.case.key]
-    assert str(course.out.parent) not in course.out.read_text(encoding="utf-8")
+def test_the_samples_lie_beside_and_no_folder_of_the_machine_is_named(gone_on: Course) -> None:
+    assert list(json.loads(gone_on.out.with_suffix(".samples.json").read_text())) == [gone_on.case.key]
+    assert str(gone_on.out.parent) not in gone_on.out.read_text(encoding="utf-8")
 
 
 def test_what_does_not_exist_is_refused_with_the_nearest_name(warm: Path) -> None:

@@ -151,6 +151,7 @@ def test_the_harness_tests_itself_on_the_real_timer(judge: WorkerEvaluator) -> N
     assert found.found >= 4
 
 
+@pytest.mark.usefixtures("process_itself")
 def test_a_worker_needs_no_file_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit('shadowed')", encoding="utf-8")
     monkeypatch.chdir(tmp_path)

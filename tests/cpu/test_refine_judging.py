@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,12 +69,15 @@ def test_wrong_numbers_are_incorrect_and_the_feedback_names_check_and_element(ju
     assert "expected" in check["where"]
 
 
-def test_a_kernel_that_loops_for_ever_has_timed_out(evaluator: WorkerEvaluator) -> None:
-    asked = task()
-    judge = RegionJudge(asked, contract(asked), evaluator, Bar(times=SLOW), confirms=False)
-    judged = judge.judge(
-        written(KERNEL.replace("{\n    for (long r", '{\n    for (;;) asm volatile("");\n    for (long r'))
-    )
+def test_a_kernel_that_loops_for_ever_has_timed_out(tmp_path: Path) -> None:
+    asked, hasty = task(), replace(LIMITS, validate_s=6.0)
+    with WorkerEvaluator(
+        jobs.target(), store=tmp_path, toolchain=find_toolchain(), workers=1, limits=hasty, memory_bytes=2 << 30
+    ) as evaluator:
+        judge = RegionJudge(asked, contract(asked), evaluator, Bar(times=SLOW), confirms=False)
+        judged = judge.judge(
+            written(KERNEL.replace("{\n    for (long r", '{\n    for (;;) asm volatile("");\n    for (long r'))
+        )
     assert isinstance(judged.verdict, TimedOut), judged
     assert told(judged)["stage"] == "validate"
 

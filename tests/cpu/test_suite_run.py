@@ -67,7 +67,7 @@ def impatient(home: Path, *words: object) -> Ended:
 
 
 @pytest.fixture(scope="module")
-def course(tmp_path_factory: pytest.TempPathFactory, warm: Path, planted: Planted) -> Course:
+def gone_on(tmp_path_factory: pytest.TempPathFactory, warm: Path, planted: Planted) -> Course:
     """One run of both modes for all tests of this file."""
     folder = tmp_path_factory.mktemp("suite")
     cache, out = folder / "cache", folder / "found.json"
@@ -95,22 +95,22 @@ def arm(case: Case, name: str) -> ArmResult:
     return found
 
 
-def test_a_run_out_of_time_says_how_to_go_on(course: Course) -> None:
-    assert course.stopped.code == 7, course.stopped.err
+def test_a_run_out_of_time_says_how_to_go_on(gone_on: Course) -> None:
+    assert gone_on.stopped.code == 7, gone_on.stopped.err
     assert (
-        "stopped after 1e-06 minutes with 1 of 2 rounds; go on with: agentcompile bench --suite" in course.stopped.err
+        "stopped after 1e-06 minutes with 1 of 2 rounds; go on with: agentcompile bench --suite" in gone_on.stopped.err
     )
-    assert course.stopped.err.rstrip().endswith("--resume")
-    assert "Traceback" not in course.stopped.err
+    assert gone_on.stopped.err.rstrip().endswith("--resume")
+    assert "Traceback" not in gone_on.stopped.err
 
 
-def test_a_run_is_not_gone_on_with_under_other_settings(course: Course) -> None:
-    course.refused.refuses(2, "--resume: ", "seconds: 0 there, 5 here")
-    course.foreign.refuses(2, "--resume: ", "llama-python: none there, ")
+def test_a_run_is_not_gone_on_with_under_other_settings(gone_on: Course) -> None:
+    gone_on.refused.refuses(2, "--resume: ", "seconds: 0 there, 5 here")
+    gone_on.foreign.refuses(2, "--resume: ", "llama-python: none there, ")
 
 
-def test_the_result_says_which_prompt_weights_and_machine_it_is_of(course: Course) -> None:
-    result = course.result
+def test_the_result_says_which_prompt_weights_and_machine_it_is_of(gone_on: Course) -> None:
+    result = gone_on.result
     assert {len(case.prompt) for case in result.cases} == {64}
     assert len({case.prompt for case in result.cases}) == 1, "one prompt in both modes"
     assert {case.checked_tokens for case in result.cases} == {64}
@@ -126,18 +126,18 @@ def test_a_lock_whose_cache_is_too_short_is_refused_before_anything_runs(warm: P
     flows.verb(warm, "bench", *words).refuses(2, "--lock: ", "its cache holds 96 tokens, and a workload has 2304")
 
 
-def test_a_run_that_goes_on_keeps_its_rounds_and_leaves_nothing_beside_its_result(course: Course) -> None:
-    result = course.result
+def test_a_run_that_goes_on_keeps_its_rounds_and_leaves_nothing_beside_its_result(gone_on: Course) -> None:
+    result = gone_on.result
     assert result.resumed == 1
     assert [case.key for case in result.cases] == KEYS
-    (was,), (found,) = course.kept, result.cases[0].rounds
+    (was,), (found,) = gone_on.kept, result.cases[0].rounds
     assert found.token_s == {name: was.token_s(name) for name in was.visits}
     assert (found.kept, found.read_bytes_per_s) == (not was.contended, was.read_bytes_per_s)
-    assert not course.left
+    assert not gone_on.left
 
 
-def test_every_arm_has_a_row_and_the_one_that_is_not_here_says_why(course: Course) -> None:
-    for case in course.result.cases:
+def test_every_arm_has_a_row_and_the_one_that_is_not_here_says_why(gone_on: Course) -> None:
+    for case in gone_on.result.cases:
         assert (case.prompt_tokens, case.new_tokens, case.baseline) == (32, 64, "hf-eager")
         assert [row.name for row in case.arms] == ["hf-eager", "agentcompile", "llama.cpp"]
         foreign = arm(case, "llama.cpp")
@@ -150,15 +150,15 @@ def test_every_arm_has_a_row_and_the_one_that_is_not_here_says_why(course: Cours
             assert row.facts["threads"] == str(flows.THREADS)
 
 
-def test_greedy_tokens_of_both_arms_agree_with_fp32(course: Course) -> None:
-    for case in course.result.cases:
+def test_greedy_tokens_of_both_arms_agree_with_fp32(gone_on: Course) -> None:
+    for case in gone_on.result.cases:
         assert [arm(case, name).agrees for name in ("hf-eager", "agentcompile")] == ["", ""]
 
 
-def test_the_samples_are_those_that_the_result_was_made_from(course: Course) -> None:
-    samples = json.loads(course.out.with_suffix(".samples.json").read_text(encoding="utf-8"))
+def test_the_samples_are_those_that_the_result_was_made_from(gone_on: Course) -> None:
+    samples = json.loads(gone_on.out.with_suffix(".samples.json").read_text(encoding="utf-8"))
     assert list(samples) == KEYS
-    for case in course.result.cases:
+    for case in gone_on.result.cases:
         assert samples_digest(samples[case.key]) == case.samples
         for row in case.arms[:2]:
             count = len(samples[case.key][row.name])
@@ -166,8 +166,8 @@ def test_the_samples_are_those_that_the_result_was_made_from(course: Course) -> 
             assert row.token_s is None or row.token_s.count == count
 
 
-def test_the_lock_and_its_regions_are_in_the_result(course: Course, planted: Planted) -> None:
-    compiled = course.result.compiled["sample"]
+def test_the_lock_and_its_regions_are_in_the_result(gone_on: Course, planted: Planted) -> None:
+    compiled = gone_on.result.compiled["sample"]
     assert compiled.lock == read_lock(planted("sample", "bf16")).content_hash
     assert compiled.compile_s is None
     shares = [share.ns * share.sites for share in compiled.regions]
@@ -176,19 +176,19 @@ def test_the_lock_and_its_regions_are_in_the_result(course: Course, planted: Pla
     assert any("/" in region.choice and region.floor_ns > 0 for region in compiled.regions)
 
 
-def test_the_result_names_no_folder_of_the_machine(course: Course) -> None:
-    assert str(course.out.parent) not in course.out.read_text(encoding="utf-8")
+def test_the_result_names_no_folder_of_the_machine(gone_on: Course) -> None:
+    assert str(gone_on.out.parent) not in gone_on.out.read_text(encoding="utf-8")
 
 
-def test_a_result_is_drawn_and_compared(course: Course, tmp_path: Path) -> None:
-    assert course.result.cases
-    drawn = flows.verb(tmp_path, "bench", "report", course.out, "--out", tmp_path / "report")
+def test_a_result_is_drawn_and_compared(gone_on: Course, tmp_path: Path) -> None:
+    assert gone_on.result.cases
+    drawn = flows.verb(tmp_path, "bench", "report", gone_on.out, "--out", tmp_path / "report")
     assert drawn.code == 0, drawn.err
     text = (tmp_path / "report/report.md").read_text(encoding="utf-8")
     assert all(name in text for name in ("hf-eager", "agentcompile", "llama.cpp", "chat-small"))
-    compared = flows.verb(tmp_path, "bench", "compare", course.out, course.out, "--fail-on-slower")
+    compared = flows.verb(tmp_path, "bench", "compare", gone_on.out, gone_on.out, "--fail-on-slower")
     assert compared.code == 0, compared.err
-    measured = {row.name for case in course.result.cases for row in case.arms if row.state == "measured"}
+    measured = {row.name for case in gone_on.result.cases for row in case.arms if row.state == "measured"}
     assert all(name in compared.out for name in measured)
 
 

@@ -95,8 +95,8 @@ def test_a_task_that_hangs_is_killed_at_the_limit(tmp_path: Path, where: str) ->
         "forward": task(sleeping),
     }[where]
     begin = time.monotonic()
-    assert "took longer than 20 s" in refusal(tmp_path, text, TaskLimits(load_s=20.0))
-    assert time.monotonic() - begin < 40
+    assert "took longer than 6 s" in refusal(tmp_path, text, TaskLimits(load_s=6.0))
+    assert time.monotonic() - begin < 30
 
 
 def test_what_a_task_prints_breaks_nothing(tmp_path: Path) -> None:
@@ -174,6 +174,7 @@ def test_a_model_that_does_not_run_in_float64_is_its_own_reference(tmp_path: Pat
     assert "float64" in found.note
 
 
+@pytest.mark.usefixtures("process_itself")
 def test_the_process_of_a_task_ends_with_its_block(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(task())
     with LoadedTask(tmp_path / "one.py", threads=1, seed=3, limits=LIMITS) as found:

@@ -28,7 +28,6 @@ def task(tmp_path: Path) -> Iterator[LoadedTask]:
         yield found
 
 
-@pytest.mark.alone
 def test_the_baseline_is_the_faster_of_pytorch_and_its_compiler(task: LoadedTask) -> None:
     found = baselines(task, residency="cache", seed=1, compiled=(COMPILED,))
     assert set(found.us) == {EAGER, COMPILED}
@@ -37,7 +36,6 @@ def test_the_baseline_is_the_faster_of_pytorch_and_its_compiler(task: LoadedTask
     assert not found.failed
 
 
-@pytest.mark.alone
 def test_a_compiler_that_fails_is_told_and_done_without(tmp_path: Path) -> None:
     path = tmp_path / "scaled.py"
     path.write_text(UNCOMPILED)
@@ -56,7 +54,6 @@ def interface(folder: Path, text: str) -> dict[str, Any]:
     return {**made.contract.interface, "floor": made.contract.floor_ns, "kind": made.contract.kind}
 
 
-@pytest.mark.alone
 def test_a_contract_has_the_text_the_ports_and_a_manifest_and_tells_no_seed(tmp_path: Path) -> None:
     found = interface(tmp_path, NORMED)
     assert found["definition"] == NORMED

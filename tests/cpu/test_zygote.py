@@ -11,6 +11,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.worker.zygote import Zygote
 
 
+@pytest.mark.usefixtures("process_itself")
 def test_the_answer_to_a_question_that_a_signal_ended_is_not_taken_for_the_next_one_s() -> None:
     zygote = Zygote(start_s=60)
     try:
