@@ -136,6 +136,14 @@ def process_itself() -> Iterator[None]:
     begun.install()
 
 
+@pytest.fixture(scope="module")
+def processes_themselves() -> Iterator[None]:
+    """The same for all tests of a file."""
+    begun.remove()
+    yield
+    begun.install()
+
+
 @pytest.fixture
 def compiler_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing that was compiled before is taken for what the compiler makes."""

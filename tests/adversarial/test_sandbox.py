@@ -20,9 +20,12 @@ from tests.cpu import jobs
 LIMITS = Limits(build_s=60.0, validate_s=30.0, measure_s=30.0, per_gigabyte_s=20.0)
 HASTY = replace(LIMITS, validate_s=8.0)
 
-pytestmark = pytest.mark.skipif(
-    not all(method.works for method in methods()), reason="; ".join(method.problem for method in methods())
-)
+pytestmark = [
+    pytest.mark.usefixtures("processes_themselves"),
+    pytest.mark.skipif(
+        not all(method.works for method in methods()), reason="; ".join(method.problem for method in methods())
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)

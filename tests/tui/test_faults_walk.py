@@ -26,7 +26,7 @@ from tests.cpu import flows
 
 pytestmark = pytest.mark.alone
 
-ASKED = ["--context=64", "--budget=6", "--threads=1"]
+ASKED = ["--context=64", "--budget=40", "--threads=1"]
 PATIENCE_S = 300
 
 
