@@ -157,7 +157,8 @@ def _nodes(contract: Contract, nodes: Sequence[Node], window: Window, detail: De
         if len(node.kernel) <= left:
             left -= len(node.kernel)
             shown.add(node.id)
-    own = {window.node: detail.own if window.role != "debug" else detail.other}
+    # What the gates told of the failing lineage stands there, whole.
+    own = {window.node: detail.own, **dict.fromkeys(window.logs, 0)}
     return [
         _node(contract, nodes, id, id in shown | {window.node}, own.get(id, detail.other))
         for id in sorted(window.shown)
@@ -179,7 +180,7 @@ def _node(contract: Contract, nodes: Sequence[Node], id: int, whole: bool, most:
             "over_floor": _ratio(node.ns, floor_ns),
             "over_parent": _ratio(above, node.ns),
             "instruction": node.instruction or None,
-            "feedback": _feedback(node, most),
+            "feedback": _feedback(node, most) if most else None,
             "manifest": shown_manifest(node.written.manifest, starting_of(contract)) if whole else None,
             "kernel": node.written.kernel if whole else None,
         }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agentcompile.backends import backend_of
 from agentcompile.ir.digest import Json
 from agentcompile.ir.target import Ceiling, Residency, Target, most_shared_bytes
 
@@ -42,9 +43,9 @@ def machine(target: Target, processor: Mapping[str, Json]) -> dict[str, Json]:
         "line_bytes": target.line_bytes,
         "toolchain": target.toolchain,
     }
-    if target.kind == "cpu":
-        return {**told, **processor, "about": _CPU}
-    return {**told, "shared_bytes_a_block": most_shared_bytes(target.arch)}
+    if backend_of(target.kind).own_memory:
+        return {**told, "shared_bytes_a_block": most_shared_bytes(target.arch)}
+    return {**told, **processor, "about": _CPU}
 
 
 def rates(ceiling: Ceiling, *, flops: int, nbytes: int, residency: Residency) -> dict[str, Json]:
