@@ -17,7 +17,7 @@ from agentcompile.agents.rules import rules
 from agentcompile.agents.tree import Node
 from agentcompile.agents.windows import alone, window
 from agentcompile.ir.attempt import Role, Written, WrittenLanguage
-from tests.unit.refined import CONTRACT, contract_in, node, tree
+from tests.unit.refined import CONTRACT, contract_in, node, starting_in, tree
 
 GOLDENS = Path(__file__).parent / "golden"
 RULE = Principle(
@@ -79,6 +79,7 @@ def test_the_first_message_is_the_same_for_all_questions_of_a_session_to_a_role(
         assert len({asked(role, id, principles=[RULE]).system for id in (1, 3, 4)}) == 1
         assert contract_in(asked(role, 1).system)["incumbent_us"] == 0.9
         assert '"contract"' not in asked(role, 1).user
+    assert starting_in(asked("code", 1).system) == starting_in(asked("debug", 4).system) == starting_of(CONTRACT)
 
 
 def test_every_language_has_its_own_way_to_be_called() -> None:
