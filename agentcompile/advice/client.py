@@ -69,6 +69,8 @@ class Request:
     user: str
     schema: dict[str, Json] | None = None
     """Schema of the answer; None for that of advice."""
+    form: str = "advice"
+    """Name of that schema."""
     names: Names | None = None
     """What a question for advice names, for the schema where the answer must be short."""
     temperature: float | None = None
@@ -168,6 +170,7 @@ class Requester:
             answer_tokens=booking.answer_tokens,
             timeout_s=booking.timeout_s,
             schema=request.schema,
+            form=request.form,
             names=request.names if booking.answer_tokens < ENOUGH_ANSWER else None,
             temperature=request.temperature,
         )

@@ -47,6 +47,11 @@ class Prompt:
         return digest("prompt/1", VERSION, self.system, self.user)
 
     @property
+    def answers(self) -> int:
+        """How many regions it asks about."""
+        return len(self.asked)
+
+    @property
     def regions(self) -> tuple[str, ...]:
         """The ids of the graph's regions that the prompt asks about."""
         return tuple(asked.question.region.id for asked in self.asked)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
+from typing import Protocol
 
 from agentcompile.advice.detail import SHORTER
 from agentcompile.advice.ledger import LEAST_ANSWER
@@ -59,6 +60,25 @@ _LENGTHS = tuple(
 """Where they say how many tokens the question has."""
 
 
+class Sized(Protocol):
+    """A question, as far as its length goes."""
+
+    @property
+    def system(self) -> str:
+        """The first message."""
+        ...
+
+    @property
+    def user(self) -> str:
+        """The second message."""
+        ...
+
+    @property
+    def answers(self) -> int:
+        """How many answers it asks for, each of which needs room."""
+        ...
+
+
 def is_too_long(status: int, text: str) -> bool:
     """Return whether a response says that the question is too long for the server's context."""
     return status != 200 and status not in _NEVER and _TOO_LONG.search(text) is not None
@@ -87,16 +107,16 @@ class Room:
         """The tokens that the server holds, as far as known; 0 before anything is."""
         return self._tokens
 
-    def fits(self, prompt: Prompt) -> bool:
+    def fits(self, prompt: Sized) -> bool:
         """Return whether a question leaves room for its answer: a quarter of the context, and some for each region."""
         tokens = self._tokens
-        return not tokens or self.length(prompt) + max(tokens // 4, LEAST_ANSWER * len(prompt.asked)) <= tokens
+        return not tokens or self.length(prompt) + max(tokens // 4, LEAST_ANSWER * prompt.answers) <= tokens
 
-    def length(self, prompt: Prompt) -> int:
+    def length(self, prompt: Sized) -> int:
         """Return an estimate of a question's tokens, rather too many than too few."""
         return round((len(prompt.system) / _RULES + len(prompt.user) / _DATA) * self._scale) + _MARGIN
 
-    def answer(self, prompt: Prompt) -> int:
+    def answer(self, prompt: Sized) -> int:
         """Return the most tokens of an answer to a question; 0 where it does not fit."""
         tokens = self._tokens
         if not tokens:
@@ -109,7 +129,7 @@ class Room:
         shorter = (prompt_of(questions, detail) for detail in SHORTER)
         return prompt if self.fits(prompt) else next(filter(self.fits, shorter), None)
 
-    def refused(self, prompt: Prompt, answer: int, said: str) -> None:
+    def refused(self, prompt: Sized, answer: int, said: str) -> None:
         """Learn from a refusal of a question with room for `answer` tokens; `said` is what the server said.
 
         Nothing is learnt from a question that was sent before a smaller room was known. Otherwise the room gets

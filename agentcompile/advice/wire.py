@@ -52,6 +52,8 @@ class Ask:
     timeout_s: float
     schema: dict[str, Json] | None = None
     """Schema of the answer; None for that of advice."""
+    form: str = "advice"
+    """Name of that schema, which a server may show to the model."""
     names: Names | None = None
     """What a question for advice names, for a schema that allows no others and sets limits; None: one of neither."""
     temperature: float | None = None
@@ -212,7 +214,7 @@ def _format(ask: Ask) -> dict[str, Any]:
     match ask.rung:
         case "json_schema":
             schema = answer_schema(ask.names) if ask.schema is None else ask.schema
-            form = {"name": "advice", "strict": True, "schema": schema}
+            form = {"name": ask.form, "strict": True, "schema": schema}
             return {"response_format": {"type": "json_schema", "json_schema": form}}
         case "json_object":  # llama-cpp-python and others that serve small models take a schema here
             own = {"schema": answer_schema(ask.names)} if ask.names else {}

@@ -1,5 +1,6 @@
 """A team of agents: one for each role, with a model, a transport and a temperature of its own, and every answer kept.
 
+A question that is too long for a server is asked with less of the tree; what the server holds is known from then on.
 An answer that is recorded for a question is not asked for again. Without a transport an agent answers from the record
 alone: by the same prompt, or else by the same place in a session, since measured times differ from run to run.
 """
@@ -8,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from agentcompile.advice.client import Request, Requester, Unanswered
+from agentcompile.advice.client import Request, Requester, TooLong, Unanswered
 from agentcompile.advice.exchange import Cassette, Exchange, Rung
 from agentcompile.advice.ledger import Ledger, Price
+from agentcompile.advice.room import Room
 from agentcompile.advice.wire import Reply, Wire
 from agentcompile.agents.answers import UNREADABLE
 from agentcompile.agents.prompts import RolePrompt
@@ -36,6 +38,8 @@ class Agent:
     """None leaves it to the server."""
     price: Price | None = None
     """What its tokens cost; None where that is as the ledger's ceilings say."""
+    context: int = 0
+    """The tokens that its server holds, question and answer together; 0: it will say so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,9 @@ class Team:
             for role, agent in agents.items()
             if agent.wire is not None
         }
+
+        # Roles that one model has share what is learnt of its server.
+        self._rooms = {agent.model: Room(agent.context) for agent in agents.values()}
 
     @property
     def spent(self) -> Usage:
@@ -121,23 +128,48 @@ class Team:
         return found if found is not None and found.model == agent.model else None
 
     def _asked(self, prompt: RolePrompt, agent: Agent, requester: Requester) -> Exchange | Unanswered:
-        before = self._ledger.spent
-        request = Request(system=prompt.system, user=prompt.user, schema=prompt.schema, temperature=agent.temperature)
-        got = requester.ask(request, _read)
+        before, room = self._ledger.spent, self._rooms[agent.model]
+        got: tuple[str, Rung, str] | Unanswered = TooLong(reason="")
+        while isinstance(got, TooLong):  # the room gets smaller until a question fits, or none does
+            asked = next((one for one in _lengths(prompt) if room.fits(one)), None)
+            if asked is None:
+                about = f"which holds about {room.tokens} tokens{f': {room.said}' if room.said else ''}"
+                return Unanswered(reason=f"even the shortest question is too long for the server, {about}")
+            got = requester.ask(_request(asked, agent, room), _read)
+            if isinstance(got, TooLong) and got.allowed:
+                room.refused(asked, got.allowed, got.reason)
         if isinstance(got, Unanswered) and not got.answered:
             return got
+        assert asked is not None
         answered_by, rung, text = got if not isinstance(got, Unanswered) else _unreadable(got)
         return Exchange(
             keys={prompt.role: prompt.digest, "place": prompt.place},
             model=agent.model,
             answered_by=self._answered_by or answered_by,
             rung=rung,
-            system=prompt.system,
-            user=prompt.user,
+            system=asked.system,
+            user=asked.user,
             answer=text,
             usage=self._ledger.spent - before,
             at_ms=int(time.time() * 1000),
         )
+
+
+def _lengths(prompt: RolePrompt) -> Iterator[RolePrompt]:
+    """Yield a question, and then the same with less and less detail."""
+    yield prompt
+    yield from (replace(prompt, user=user) for user in prompt.shorter)
+
+
+def _request(asked: RolePrompt, agent: Agent, room: Room) -> Request:
+    return Request(
+        system=asked.system,
+        user=asked.user,
+        schema=asked.schema,
+        form="plan" if asked.role == "plan" else "kernel",
+        temperature=agent.temperature,
+        most_answer=lambda: room.answer(asked),
+    )
 
 
 def _read(reply: Reply, rung: Rung) -> tuple[str, Rung, str]:

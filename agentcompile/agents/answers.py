@@ -7,8 +7,7 @@ manifest says of the region is written by the machine; the model says what its k
 from __future__ import annotations
 
 import tomllib
-import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -32,6 +31,8 @@ UNREADABLE = "(no text) "
 ABOUT = "Written by language models."
 SETTLED = ("dtypes", "phases", "tokens")
 """Keys of a manifest that the region settles, beside its kind and the language."""
+SUMS: tuple[Accumulation, ...] = ("float32", "float64", "bf16x2")
+"""How a written kernel may keep its sums; `library` is for calls of PyTorch."""
 _SHOWN = 300
 
 
@@ -135,27 +136,66 @@ def manifest_text(contract: Contract, told: DraftManifest) -> str:
 
 
 def _example(contract: Contract) -> dict[str, Any]:
-    interface = contract.interface if isinstance(contract.interface, dict) else {}
-    manifest = interface.get("manifest")
-    text = manifest.get("example") if isinstance(manifest, dict) else None
+    text = _manifest(contract).get("example")
     assert isinstance(text, str), "the interface of a contract has manifest.example"
     return tomllib.loads(text)
 
 
-def schema_of(role: Role) -> dict[str, Json]:
-    """Return the JSON schema of a role's answer: every key is required, and no number or length is limited."""
+def _manifest(contract: Contract) -> dict[str, Json]:
+    interface = contract.interface if isinstance(contract.interface, dict) else {}
+    manifest = interface.get("manifest")
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def starting_of(contract: Contract) -> dict[str, Json]:
+    """Return the manifest of a contract to start from, in the form of an answer; its keys are those of answers."""
+    answer = _manifest(contract).get("answer")
+    assert isinstance(answer, dict), "the interface of a contract has manifest.answer"
+    return answer
+
+
+def shown_manifest(text: str, starting: Mapping[str, Json]) -> Json:
+    """Return what `manifest_text` made in the form of an answer, with the keys of the manifest to start from."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:  # of a journal that something else wrote
+        return text
+    shown = {key: found.get(key, usual) for key, usual in starting.items()}
+    if "layouts" in found and "layouts" in shown:
+        shown["layouts"] = [{"port": port, "layout": layout} for port, layout in found["layouts"].items()]
+    if "params" in found:
+        shown["params"] = [{"name": name, **param} for name, param in found["params"].items()]
+    launches = starting["launch"]
+    assert isinstance(launches, list)
+    usual = launches[0]
+    assert isinstance(usual, dict)
+    empty = {key: _EMPTY.get(type(value), value) for key, value in usual.items()}
+    shown["launch"] = [{**empty, **one} for one in found.get("launch", [])]
+    return shown
+
+
+_EMPTY: dict[type, Json] = {list: []}
+"""What a launch has where its manifest does not say."""
+
+
+def schema_of(role: Role, starting: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the JSON schema of a role's answer: every key is required, and no number or length is limited.
+
+    A manifest has the keys of the one to start from, which a language needs.
+    """
     text: Json = {"type": "string"}
     if role == "plan":
         return object_of({"diagnosis": text, "instruction": text, "kernel_with_marks": text})
     flag: Json = {"type": "boolean"}
     value: Json = {"anyOf": [{"type": "integer"}, text]}
     texts, values, pairs = list_of(text), list_of(value), list_of(list_of(text))
-    launch = object_of(
-        {
-            "entry": text, "arguments": texts, "grid": values, "block": values, "shared_bytes": value,
-            "cooperative": flag, "cluster": values, "pdl": flag, "early": texts, "in_place": pairs, "pitched": pairs,
-        }
-    )  # fmt: skip
+    launches = starting["launch"]
+    assert isinstance(launches, list)
+    assert isinstance(launches[0], dict)
+    launch: dict[str, Json] = {
+        "entry": text, "arguments": texts, "grid": values, "block": values, "shared_bytes": value,
+        "cooperative": flag, "cluster": values, "pdl": flag, "early": texts, "in_place": pairs,
+    }  # fmt: skip
     workspace = object_of(
         {
             "name": text,
@@ -164,19 +204,17 @@ def schema_of(role: Role) -> dict[str, Json]:
             "initial": {"type": "string", "enum": ["undefined", "zero"]},
         }
     )
-    manifest = object_of(
-        {
-            "layouts": list_of(object_of({"port": text, "layout": text})),
-            "params": list_of(object_of({"name": text, "domain": values, "default": value, "about": text})),
-            "workspaces": list_of(workspace),
-            "requires": texts,
-            "arch": texts,
-            "accumulation": {"type": "string", "enum": [*typing.get_args(Accumulation)]},
-            "rounds": pairs,
-            "launch": list_of(launch),
-        }
-    )
-    return object_of({"notes": text, "manifest": manifest, "kernel": text})
+    manifest: dict[str, Json] = {
+        "layouts": list_of(object_of({"port": text, "layout": text})),
+        "params": list_of(object_of({"name": text, "domain": values, "default": value, "about": text})),
+        "workspaces": list_of(workspace),
+        "requires": texts,
+        "arch": texts,
+        "accumulation": {"type": "string", "enum": [*SUMS]},
+        "rounds": pairs,
+        "launch": list_of(object_of({key: launch[key] for key in launches[0]})),
+    }
+    return object_of({"notes": text, "manifest": object_of({key: manifest[key] for key in starting}), "kernel": text})
 
 
 def _read(cls: type[T], text: str) -> T | str:
@@ -210,6 +248,8 @@ def _wrong_kernel(key: str, kernel: str) -> str:
 def _wrong_manifest(manifest: DraftManifest) -> str:
     if not manifest.launch:
         return "manifest.launch: there must be a launch"
+    if manifest.accumulation not in SUMS:
+        return f"manifest.accumulation: {manifest.accumulation}; allowed: {', '.join(SUMS)}"
     named = {
         "layouts": [one.port for one in manifest.layouts],
         "params": [one.name for one in manifest.params],

@@ -19,6 +19,7 @@ from agentcompile.ir.attempt import Contract, WrittenLanguage
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
+from agentcompile.ir.kind import TASK
 
 FILE = "principles.toml"
 VERSION = 1
@@ -27,6 +28,10 @@ SLOWER = 1.02
 SHOWN = 24
 """Most principles that one question shows."""
 _LONGEST = 400
+_PRODUCT = "linear"
+"""The operator of products, in the kinds of regions."""
+_CHAIN = "decode-step"
+"""The kind of what was measured on all kernels of a step, which concerns any of them."""
 _REFUTED = "the region's shapes, the machine or the kernel that it changes are others"
 _CODE = ("{", "}", ";", "```", "#include")
 
@@ -88,10 +93,28 @@ def library(path: Path | None = None) -> tuple[Principle, ...]:
 
 
 def relevant(principles: Sequence[Principle], contract: Contract) -> tuple[Principle, ...]:
-    """Return the principles for a contract's language, those that were measured on its kind of region first."""
-    own = [one for one in principles if contract.language in one.languages]
+    """Return the principles that concern a contract, those that were measured on its kind of region first.
+
+    One concerns it that is for its language and was measured on an operator that it has too. What a task computes, its
+    name does not say: one that spends FLOPs has products.
+    """
+    own = [one for one in principles if contract.language in one.languages and _concerns(one, contract)]
     own.sort(key=lambda one: all(found.kind != contract.kind for found in one.evidence))
     return tuple(own[:SHOWN])
+
+
+def _concerns(one: Principle, contract: Contract) -> bool:
+    task = contract.kind.startswith(TASK)
+    own = {_PRODUCT} if task and _flops(contract) else set() if task else {_CHAIN, *contract.kind.split("-")}
+    return any(
+        found.kind == contract.kind or own & ({found.kind} if found.kind == _CHAIN else set(found.kind.split("-")))
+        for found in one.evidence
+    )
+
+
+def _flops(contract: Contract) -> bool:
+    region = contract.interface.get("region") if isinstance(contract.interface, dict) else None
+    return isinstance(region, dict) and bool(region.get("flops"))
 
 
 def dead_ends(nodes: Sequence[Node], contract: Contract, device: str) -> tuple[Principle, ...]:

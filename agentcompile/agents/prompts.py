@@ -1,6 +1,7 @@
 """The prompts of the three roles: pure functions of a contract, the tree's window, what was refused, and principles.
 
-The first message holds the rules, the second nothing but data, as ASCII JSON. Equal arguments give equal text.
+The first message holds the rules and the contract, the same for all questions of a session to a role; the second what
+changes, as ASCII JSON. Equal arguments give equal text.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcompile.advice.prompt import readable
-from agentcompile.agents.answers import Planned, schema_of
+from agentcompile.agents.answers import Planned, schema_of, shown_manifest, starting_of
 from agentcompile.agents.principles import Principle, principle_data
 from agentcompile.agents.rules import rules
 from agentcompile.agents.tree import ROOT, Node
@@ -23,12 +24,25 @@ from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.kind import TASK
 from agentcompile.ir.trial import reason
 
-VERSION = "agents/2"
+VERSION = "agents/3"
 """Prompt version, raised with every change of the text or of its data."""
-KERNELS = 60_000
-"""Most characters of kernels beside the node's own; the fastest are shown first."""
-LONG, SHORT = 12_000, 1_500
-"""Most characters of the feedback on the node and its failing lineage, and on any other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detail:
+    """How much a question shows, in characters."""
+
+    kernels: int
+    """Most of kernels beside the node's own; the fastest are shown first."""
+    own: int
+    """Most of the feedback on the node and its failing lineage."""
+    other: int
+    """Most of the feedback on any other node."""
+
+
+FULL = Detail(kernels=60_000, own=12_000, other=1_500)
+SHORTER = (Detail(kernels=12_000, own=4_000, other=400), Detail(kernels=0, own=1_500, other=160))
+"""What a question shows to a server that does not hold it whole, the longest first."""
 REFUSED = 4
 """The last refusals that are shown."""
 
@@ -40,18 +54,20 @@ class RolePrompt:
     role: Role
     system: str
     user: str
+    schema: dict[str, Json]
+    """The schema of the answer."""
+    shorter: tuple[str, ...] = ()
+    """The second message with less detail, the longest first; they are no part of its identity."""
     place: str
     """The identity of what is asked for, whatever was measured and wherever: region, attempt, role, code, plan."""
+
+    answers: int = 1
+    """A question to an agent asks for one answer."""
 
     @functools.cached_property
     def digest(self) -> str:
         """The identity of role and text."""
         return digest("agents-prompt/1", VERSION, self.role, self.system, self.user)
-
-    @property
-    def schema(self) -> dict[str, Json]:
-        """The schema of the answer."""
-        return schema_of(self.role)
 
 
 def prompt_of(
@@ -65,27 +81,34 @@ def prompt_of(
     plan: Planned | None = None,
 ) -> RolePrompt:
     """Return the question to `window.role` about a node; `refused` are the reasons of refused answers about it."""
-    told: dict[str, Json] = {
-        "version": VERSION,
-        "role": window.role,
-        "attempt": attempt,
-        "contract": _contract(contract),
-        "principles": [principle_data(one) for one in principles],
-        "node": window.node,
-        "nodes": _nodes(contract, nodes, window),
-        "refused": list[Json](refused[-REFUSED:]),
-    }
-    if window.role == "code":
-        told["plan"] = _plan(plan)
-    if window.role == "debug":
-        told["lineage"] = [
-            {"id": id, "why": _why(nodes[id]), "feedback": _feedback(nodes[id], LONG)} for id in window.logs
-        ]
-    written = nodes[window.node].written
+
+    def data(detail: Detail) -> str:
+        told: dict[str, Json] = {"version": VERSION, "role": window.role, "attempt": attempt}
+        if window.role != "debug":
+            told["principles"] = [principle_data(one) for one in principles]
+        told |= {"node": window.node, "nodes": _nodes(contract, nodes, window, detail)}
+        told["refused"] = list[Json](refused[-REFUSED:])
+        if window.role == "code" and plan is not None:
+            told["plan"] = {"diagnosis": plan.diagnosis, **_place(plan)}
+        if window.role == "debug":
+            told["lineage"] = [
+                {"id": id, "why": _why(nodes[id]), "feedback": _feedback(nodes[id], detail.own)} for id in window.logs
+            ]
+        return readable(told)
+
+    written, starting = nodes[window.node].written, starting_of(contract)
     return RolePrompt(
         role=window.role,
-        system=rules(window.role, contract.language, task=contract.kind.startswith(TASK)),
-        user=readable(told),
+        system=rules(
+            window.role,
+            contract.language,
+            contract=readable(_contract(contract)),
+            starting=json.dumps(starting),
+            task=contract.kind.startswith(TASK),
+        ),
+        user=data(FULL),
+        schema=schema_of(window.role, starting),
+        shorter=tuple(data(detail) for detail in SHORTER),
         place=digest(
             "agents-place/1",
             contract.region,
@@ -94,57 +117,74 @@ def prompt_of(
             attempt,
             window.role,
             written.digest if written else "",
-            _plan(plan),
+            _place(plan) if plan is not None else None,
         ),
     )
 
 
 def _contract(contract: Contract) -> Json:
-    return {
-        "kind": contract.kind,
-        "language": contract.language,
-        "interface": contract.interface,
-        "floor_us": _us(contract.floor_ns) or None,
-        "reference_us": _us(contract.reference_ns),
-        "incumbent_us": _us(contract.incumbent_ns),
-        "measured": contract.measured,
-    }
+    interface = contract.interface
+    manifest = interface.get("manifest") if isinstance(interface, dict) else None
+    if isinstance(interface, dict) and isinstance(manifest, dict):
+        # The manifest to start from stands with the form of the answer; the file that it becomes nobody writes.
+        shown: Json = {key: value for key, value in manifest.items() if key not in ("answer", "example")}
+        interface = {**interface, "manifest": shown}
+    return _known(
+        {
+            "kind": contract.kind,
+            "language": contract.language,
+            "interface": interface,
+            "floor_us": _us(contract.floor_ns) or None,
+            "reference_us": _us(contract.reference_ns),
+            "incumbent_us": _us(contract.incumbent_ns),
+            "measured": contract.measured,
+        }
+    )
 
 
-def _plan(plan: Planned | None) -> Json:
-    if plan is None:
-        return None
+def _place(plan: Planned) -> dict[str, Json]:
     return {"instruction": plan.instruction, "kernel_with_marks": plan.kernel_with_marks}
 
 
-def _nodes(contract: Contract, nodes: Sequence[Node], window: Window) -> list[Json]:
-    left = KERNELS
+def _known(told: dict[str, Json]) -> dict[str, Json]:
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _nodes(contract: Contract, nodes: Sequence[Node], window: Window, detail: Detail) -> list[Json]:
+    left = detail.kernels
     shown = set[int]()
     for node in sorted((nodes[id] for id in window.shown - {window.node}), key=lambda one: (one.ns, one.id)):
         if len(node.kernel) <= left:
             left -= len(node.kernel)
             shown.add(node.id)
-    return [_node(contract, nodes, id, window, id in shown | {window.node}) for id in sorted(window.shown)]
+    # What the gates told of the failing lineage stands there, whole.
+    own = {window.node: detail.own, **dict.fromkeys(window.logs, 0)}
+    return [
+        _node(contract, nodes, id, id in shown | {window.node}, own.get(id, detail.other))
+        for id in sorted(window.shown)
+    ]
 
 
-def _node(contract: Contract, nodes: Sequence[Node], id: int, window: Window, whole: bool) -> Json:
-    node = nodes[id]
+def _node(contract: Contract, nodes: Sequence[Node], id: int, whole: bool, most: int) -> Json:
+    node, floor_ns = nodes[id], contract.floor_ns
     if node.written is None:
-        return {"id": ROOT, "what": "reference", "us": _us(node.ns), "over_floor": _ratio(node.ns, contract.floor_ns)}
+        return _known({"id": ROOT, "what": "reference", "us": _us(node.ns), "over_floor": _ratio(node.ns, floor_ns)})
     above = nodes[node.parent].ns if node.parent is not None else math.inf
-    return {
-        "id": id,
-        "parent": node.parent,
-        "what": node.verdict.kind if node.verdict is not None else None,
-        "why": _why(node),
-        "us": _us(node.ns),
-        "over_floor": _ratio(node.ns, contract.floor_ns),
-        "over_parent": _ratio(above, node.ns),
-        "instruction": node.instruction,
-        "feedback": _feedback(node, LONG if id == window.node and window.role != "debug" else SHORT),
-        "manifest": node.written.manifest if whole else None,
-        "kernel": node.written.kernel if whole else None,
-    }
+    return _known(
+        {
+            "id": id,
+            "parent": node.parent,
+            "what": node.verdict.kind if node.verdict is not None else None,
+            "why": _why(node) or None,
+            "us": _us(node.ns),
+            "over_floor": _ratio(node.ns, floor_ns),
+            "over_parent": _ratio(above, node.ns),
+            "instruction": node.instruction or None,
+            "feedback": _feedback(node, most) if most else None,
+            "manifest": shown_manifest(node.written.manifest, starting_of(contract)) if whole else None,
+            "kernel": node.written.kernel if whole else None,
+        }
+    )
 
 
 def _why(node: Node) -> str:
@@ -154,7 +194,9 @@ def _why(node: Node) -> str:
 def _feedback(node: Node, most: int) -> Json:
     """Return what the gates told of a node; where that is too long, the beginning of its text."""
     found: Json = json.loads(node.feedback)
-    return found if len(node.feedback) <= most else clean(node.feedback, most)
+    if len(node.feedback) > most:
+        return clean(node.feedback, most)
+    return _known(found) if isinstance(found, dict) else found
 
 
 def _us(ns: float) -> float | None:

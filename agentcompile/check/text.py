@@ -42,7 +42,7 @@ _WORDS = re.compile(
     rf"|(?<![\w>])(?:std)?::(?:{_CALLED})\b"
     rf"|\bstd::(?:{_STD})\b|\b(?:new|delete)\b(?:[ \t\n]*\[\])?[ \t\n]*\(?[ \t\n]*\w"
 )
-_ATTRIBUTES = frozenset({
+ATTRIBUTES = frozenset({
     "access", "aligned", "alloc_align", "always_inline", "artificial", "assume", "assume_aligned", "cold", "const",
     "ext_vector_type", "fallthrough", "flatten", "gnu_inline", "hot", "internal_linkage", "likely", "may_alias",
     "maybe_unused", "no_unique_address", "nodiscard", "noescape", "noinline", "nonnull", "noreturn", "nothrow",
@@ -245,7 +245,7 @@ def _attributes(plain: str) -> Iterator[tuple[int, str]]:
         while inside != before:
             before, inside = inside, re.sub(r"\([^()]*\)?", " ", inside)
         for word in re.findall(r"\w+", re.sub(r"\busing\s+\w+\s*:|\b\w+[ \t]*::", " ", inside)):
-            if word.strip("_") not in _ATTRIBUTES:
+            if word.strip("_") not in ATTRIBUTES:
                 yield (
                     match.start(),
                     f"attribute `{word}`: allowed are those that say how to compile: a kernel runs when it is called",

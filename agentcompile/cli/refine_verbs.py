@@ -42,13 +42,15 @@ Run = Annotated[str, typer.Argument(metavar="RUN", help="A session's name or fol
 Node = Annotated[int, typer.Argument(metavar="NODE", help="A node's number.")]
 _Who = "openai:MODEL[@BASE_URL]"
 _Heat = "0 to 2, or none to leave it to the server."
+_Key = "The variable with that model's key, if not the adviser's."
+_Price = "Its price per million tokens, if not the adviser's."
 
 
 @refine_app.command(START, hidden=True)
 @verb
 @takes(
     "model target context threads advisor",
-    "advisor_key advisor_calls advisor_tokens advisor_cents advisor_price advisor_seconds",
+    "advisor_key advisor_calls advisor_tokens advisor_cents advisor_price advisor_context advisor_seconds",
     "seconds seed run_dir templates user_templates",
     model="A checkpoint directory, preset:NAME, or a task's .py file in KernelBench's format.",
     context="Tokens that a checkpoint's cache holds; unset: 2,048, or the model's.",
@@ -89,6 +91,12 @@ def start(
     plan_temperature: Annotated[str | None, typer.Option("--plan-temperature", metavar="T", help=_Heat)] = None,
     code_temperature: Annotated[str | None, typer.Option("--code-temperature", metavar="T", help=_Heat)] = None,
     debug_temperature: Annotated[str | None, typer.Option("--debug-temperature", metavar="T", help=_Heat)] = None,
+    plan_key: Annotated[str | None, typer.Option("--plan-key", metavar="VARIABLE", help=_Key)] = None,
+    code_key: Annotated[str | None, typer.Option("--code-key", metavar="VARIABLE", help=_Key)] = None,
+    debug_key: Annotated[str | None, typer.Option("--debug-key", metavar="VARIABLE", help=_Key)] = None,
+    plan_price: Annotated[str | None, typer.Option("--plan-price", metavar="IN,OUT", help=_Price)] = None,
+    code_price: Annotated[str | None, typer.Option("--code-price", metavar="IN,OUT", help=_Price)] = None,
+    debug_price: Annotated[str | None, typer.Option("--debug-price", metavar="IN,OUT", help=_Price)] = None,
     record: Annotated[
         str | None, typer.Option("--record", metavar="DIR", help="Where exchanges are kept; none: RUN/exchanges.")
     ] = None,
@@ -130,6 +138,12 @@ def start(
         "plan_temperature": plan_temperature,
         "code_temperature": code_temperature,
         "debug_temperature": debug_temperature,
+        "plan_key": plan_key,
+        "code_key": code_key,
+        "debug_key": debug_key,
+        "plan_price": plan_price,
+        "code_price": code_price,
+        "debug_price": debug_price,
         "record": record,
         "replay": replay,
         "answered_by": answered_by,

@@ -51,8 +51,9 @@ USUAL: Mapping[str, int] = {
 MAY_CHANGE = frozenset(
     {
         "run_dir", "advisor", "advisor_key", "advisor_calls", "advisor_tokens", "advisor_cents", "advisor_price",
-        "advisor_seconds", "seconds", "attempts", "patience", "plan", "code", "debug", "plan_temperature",
-        "code_temperature", "debug_temperature", "record", "replay", "answered_by", "promote", "unsafe",
+        "advisor_context", "advisor_seconds", "seconds", "attempts", "patience", "plan", "code", "debug",
+        "plan_temperature", "code_temperature", "debug_temperature", "plan_key", "code_key", "debug_key",
+        "plan_price", "code_price", "debug_price", "record", "replay", "answered_by", "promote", "unsafe",
     }
 )  # fmt: skip
 """Settings that a session may go on with other values of: they change no question and no verdict that is there."""

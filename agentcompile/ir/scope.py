@@ -9,7 +9,7 @@ catalog, the checker and the kernels' prologue agree on them.
 from __future__ import annotations
 
 from agentcompile.ir.graph import ITEM_BYTES, DType
-from agentcompile.ir.kind import KindFacts
+from agentcompile.ir.kind import TASK, KindFacts
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params
@@ -42,10 +42,15 @@ def region_dtype(region: Region) -> DType:
 
 
 def constants_of(region: Region, target: Target) -> dict[str, int]:
-    """Return the dimensions and target facts that every kernel gets: `hidden`, `threads`, `cache_l2`, `tokens`, …."""
+    """Return the dimensions and target facts that every kernel gets: `hidden`, `threads`, `cache_l2`, `tokens`, ….
+
+    A task has no tokens and no weights as a decoder has them: its kernels get neither `tokens` nor `weight_bytes`.
+    """
     caches = (*target.cache_bytes, 0, 0, 0)[:3]
     facts = {f"cache_l{level}": size for level, size in enumerate(caches, 1)}
     facts |= {"threads": target.threads, "line_bytes": target.line_bytes}
+    if region.kind.startswith(TASK):
+        return {**dict(region.dims), **facts}
     facts["weight_bytes"] = ITEM_BYTES[region_dtype(region)]
     return {"tokens": 1, **dict(region.dims), **facts}
 

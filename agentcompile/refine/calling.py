@@ -13,7 +13,7 @@ from agentcompile.catalog.aliases import KERNEL_FILES
 from agentcompile.catalog.discover import MAX_SOURCE_BYTES
 from agentcompile.check import WORKSPACE_LIMIT_BYTES
 from agentcompile.check.rules import THREADS_PER_BLOCK
-from agentcompile.check.text import HEADERS
+from agentcompile.check.text import ATTRIBUTES, HEADERS
 from agentcompile.ir.attempt import WrittenLanguage
 from agentcompile.ir.digest import Json
 from agentcompile.ir.region import Region
@@ -31,7 +31,7 @@ MANIFEST_KEYS: Mapping[str, str] = {
     "about": "one sentence: how it works and when it should win",
     "dtypes": "the weight dtypes that it serves, of bf16, fp16, fp32",
     "kernel": "leave it out",
-    "arch": "required instruction sets (C++: all of them), or CUDA architectures (one of them); leave out for any",
+    "arch": "what the kernel cannot do without, of the machine: instruction sets (C++), or CUDA architectures",
     "phases": "decode, prefill, or both",
     "tokens": "[least, most] sequences of one decode step, with a token of each",
     "accumulation": "float32 (default), float64, or bf16x2: how sums are kept; it decides c of the tolerance",
@@ -53,6 +53,12 @@ _LAUNCH: Mapping[str, str] = {
     "in_place": "optional pairs [output, activation] that may share a buffer: a thread reads its part before it writes "
     "there, and no other thread reads what it writes",
 }
+_ARCH: Mapping[WrittenLanguage, str] = {
+    "cpp": "instruction sets that the kernel cannot do without, spelled as in machine.isa (avx2, fma): a machine that "
+    "lacks one refuses it. It turns nothing on: all of machine.isa is on by the flags. An empty list is right for most",
+    "cuda": "CUDA architectures of which the machine must be one, spelled as machine.arch (sm_90a); empty for any",
+    "triton": "CUDA architectures of which the machine must be one, spelled as machine.arch (sm_90a); empty for any",
+}
 _DEVICE: Mapping[str, str] = {
     "grid": "one to three expressions: blocks",
     "block": "one to three expressions: threads of a block",
@@ -66,16 +72,19 @@ _ALWAYS = [
     "every port family of the region is an argument of some launch, and every workspace too",
     "every buffer is dense, and begins at a multiple of {align} bytes; no two arguments overlap",
     "every element of every output is written by each step; what outputs and undefined workspaces held means nothing",
-    "inputs, weights and states are not changed, except for the slots that the operators append",
+    "inputs, weights and states are not changed{append}",
     "a step is all launches in their order; it keeps nothing for the next step, and its launches share workspaces",
     "results depend on the arguments alone: no clock, no random number, no count of calls, no address",
 ]
+_NUMBERED = (
+    ", [i] those of the i-th of numbered ports; a family with numbered ports (w.0, w.1) is an array of pointers in "
+    "that order, any other is one pointer"
+)
 _CPP = [
     "every one of `threads` threads calls the entry, with its rank from 0 on and size = threads; it does its own part",
     "the struct of an entry E is called E_args and made from the arguments of its launch: member x points to x_t, "
     "const where it is only read; a workspace is a pointer to float, int64_t, int32_t or bf16, as its dtype says",
-    "x_numel[0] is the number of elements of port x, x_rows[0] its first extent; [i] of the i-th of numbered ports",
-    "a family with numbered ports (w.0, w.1) is an array of pointers in that order, any other is one pointer",
+    "x_numel[0] is the number of elements of port x, x_rows[0] its first extent{numbers}",
     "after each launch all threads meet at a barrier; inside a launch no thread waits for another, since ranks may "
     "also run one after another in any order",
     "no atomics: no two ranks write to one element in a launch. What ranks summed in part goes to a workspace, a slot "
@@ -88,7 +97,7 @@ _CPP = [
     "the order of floating-point operations is kept (no -ffast-math) and exp, tanh and erf are calls for one number "
     "each: vector code for sums and such functions has to be written, by intrinsics, types with vector_size, or "
     "several sums side by side",
-    "a launch of C++ has entry and arguments alone: no grid and no block",
+    "a launch of C++ has entry, arguments and in_place alone: no grid and no block",
 ]
 _CUDA = [
     "the argument struct is passed by value, as __grid_constant__; there are pointers in it and nothing else",
@@ -113,7 +122,9 @@ _FORBIDDEN: dict[WrittenLanguage, list[Json]] = {
         "std:: containers but array and span, streams, threads, atomics, strings; new and delete; exceptions and RTTI",
         "`extern` other than the definition of an entry; using-declarations of std",
         "assembly that leaves the kernel (call, jmp, syscall, ret) or reads clocks, random numbers or the core",
-        "attributes that run code or replace functions; pragmas other than GCC unroll, ivdep, optimize and target",
+        "attributes that run code or replace functions. Allowed are alignas, __restrict__ and the attributes "
+        f"{', '.join(sorted(ATTRIBUTES))}",
+        "pragmas other than GCC unroll, ivdep, optimize and target",
         "## in macros, trigraphs, digraphs, raw strings",
     ],
     "cuda": [
@@ -136,7 +147,7 @@ _SIGNATURE: dict[WrittenLanguage, str] = {
 _RULES: dict[WrittenLanguage, list[str]] = {"cpp": _CPP, "cuda": _CUDA, "triton": _TRITON}
 _ALIGN: dict[WrittenLanguage, int] = {"cpp": 64, "cuda": 16, "triton": 16}
 _GEOMETRY = '\ngrid = ["threads"]\nblock = ["256"]'
-_ANSWERED = ("layouts", "params", "workspaces", "requires", "arch", "accumulation", "rounds", "launch")
+ANSWERED = ("layouts", "params", "workspaces", "requires", "arch", "accumulation", "rounds", "launch")
 """The keys of a manifest that an answer has; the others are written for it."""
 _WIDE_BF16 = """\
 static inline float widened(bf16 x) {
@@ -194,7 +205,14 @@ def skeleton(region: Region, language: WrittenLanguage) -> Template:
 def calling(region: Region, language: WrittenLanguage, target: Target) -> dict[str, Json]:
     """Return how a kernel is called in `language`: signature, generated head, rules, limits."""
     made = skeleton(region, language)
-    rules = [*(text.format(align=_ALIGN[language]) for text in _ALWAYS), *_RULES[language]]
+    appends = any(port.access == "append" for port in region.ports)
+    numbered = any(port.family != port.name for port in region.ports)
+    facts = {
+        "align": str(_ALIGN[language]),
+        "append": ", except for the slots that the operators append" if appends else "",
+        "numbers": _NUMBERED if numbered else "",
+    }
+    rules = [text.format_map(facts) for text in (*_ALWAYS, *_RULES[language])]
     limits: dict[str, Json] = {
         "kernel_characters": MAX_SOURCE_BYTES,
         "workspace_bytes": WORKSPACE_LIMIT_BYTES,
@@ -207,9 +225,9 @@ def calling(region: Region, language: WrittenLanguage, target: Target) -> dict[s
         "rules": list(rules),
         "skeleton": skeleton_text(region, language),
         "head_of_the_program": PROLOGUES[language](made, region, (), target),
-        "head_note": "Generated in front of the kernel file, here for the manifest below; the argument struct of each "
-        "entry follows from its launch. Parameters are added as constants under their names. Declare none of these "
-        "again. The skeleton, behind it, compiles and computes nothing.",
+        "head_note": "Generated in front of the kernel file, here for the manifest to start from; the argument "
+        "struct of each entry follows from its launch. Parameters are added as constants under their names. Declare "
+        "none of these again. The skeleton, behind it, compiles and computes nothing.",
         "flags": [*own, *FLAGS[language](target)],
         "limits": limits,
     }
@@ -219,20 +237,22 @@ def manifest(region: Region, language: WrittenLanguage) -> dict[str, Json]:
     """Return the keys of a manifest, a whole one to start from, and the ``template.toml`` that it becomes."""
     made = skeleton(region, language)
     on_device = language != "cpp"
-    launch: Json = {
-        "entry": ENTRY,
-        "arguments": [*_families(region)],
-        "grid": ["threads"] if on_device else [],
-        "block": ["256"] if on_device else [],
+    device: dict[str, Json] = {
+        "grid": ["threads"],
+        "block": ["256"],
         "shared_bytes": 0,
         "cooperative": False,
         "cluster": [],
         "pdl": False,
         "early": [],
-        "in_place": [],
-        "pitched": [],
     }
-    lists: dict[str, Json] = {key: [] for key in _ANSWERED}
+    launch: Json = {
+        "entry": ENTRY,
+        "arguments": [*_families(region)],
+        **(device if on_device else {}),
+        "in_place": [],
+    }
+    lists: dict[str, Json] = {key: [] for key in ANSWERED}
     arguments = ", ".join(f'"{name}"' for name in _families(region))
     text = f'''region = "{region.kind}"
 language = "{language}"
@@ -247,11 +267,10 @@ arguments = [{arguments}]{"" if language == "cpp" else _GEOMETRY}
 '''
     return {
         "answer": lists | {"accumulation": "float32", "launch": [launch]},
-        "keys": {key: MANIFEST_KEYS[key] for key in _ANSWERED},
+        "keys": {key: MANIFEST_KEYS[key] if key != "arch" else _ARCH[language] for key in ANSWERED},
         "launch_keys": {**_LAUNCH, **(_DEVICE if on_device else {})},
         "expressions": _EXPRESSIONS,
         "example": text,
-        "example_note": "the template.toml that `answer` becomes; the keys which are not in an answer are written so",
     }
 
 

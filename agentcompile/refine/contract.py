@@ -7,6 +7,7 @@ JSON.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentcompile import check
@@ -16,10 +17,13 @@ from agentcompile.ir.digest import Json
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Port, Region
 from agentcompile.ir.scope import constants_of, names_of
-from agentcompile.ir.target import Ceiling, Residency, Target, most_shared_bytes
+from agentcompile.ir.target import Ceiling, Residency, Target
+from agentcompile.measure import POLICY
+from agentcompile.measure.residency import rotation_bytes
 from agentcompile.ops.layouts import LAYOUTS, fits
 from agentcompile.refine import meanings
 from agentcompile.refine.calling import calling, forbidden, manifest, skeleton
+from agentcompile.refine.machine import machine, rates
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.tuning.tasks import TuneTask
 
@@ -37,8 +41,15 @@ class Times:
     """The time of the fastest kernel that is known, or of PyTorch where there is none."""
 
 
-def contract_of(task: TuneTask, language: WrittenLanguage, ceiling: Ceiling, times: Times) -> Contract:
-    """Return what a kernel for a region must do, and the bars to pass.
+def contract_of(
+    task: TuneTask,
+    language: WrittenLanguage,
+    ceiling: Ceiling,
+    times: Times,
+    *,
+    processor: Mapping[str, Json] | None = None,
+) -> Contract:
+    """Return what a kernel for a region must do, and the bars to pass; `processor` is what the system says of a CPU.
 
     Raises:
         AgentCompileError: no kernel in that language can serve the region on that target (usage).
@@ -66,9 +77,11 @@ def contract_of(task: TuneTask, language: WrittenLanguage, ceiling: Ceiling, tim
         "roles": _ROLES,
         "layouts": {name: text for name, text in meanings.LAYOUTS.items() if name == "row-major" or _any(region, name)},
         "preconditions": _preconditions(region),
+        "magnitudes": meanings.MAGNITUDES,
         "between_the_operators": list(kind.interior),
         "tolerance": meanings.tolerance(outputs),
         "launch": calling(region, language, target),
+        "timing": _timing(rotation_bytes(task.residency, target, POLICY), task.residency),
         "manifest": manifest(region, language),
         "names": {
             "values": dict(constants_of(region, target)),
@@ -77,7 +90,7 @@ def contract_of(task: TuneTask, language: WrittenLanguage, ceiling: Ceiling, tim
             "isa_X is 1 where the machine has that extension; `threads` are worker threads, on CUDA multiprocessors",
         },
         "forbidden": forbidden(language),
-        "machine": _machine(target),
+        "machine": machine(target, processor or {}),
     }
     # A ceiling taken on a busy machine is too low: a session would end at a floor that is none.
     floor_ns = region.floor_ns(ceiling, task.residency) if ceiling.calm else 0.0
@@ -93,30 +106,22 @@ def contract_of(task: TuneTask, language: WrittenLanguage, ceiling: Ceiling, tim
     )
 
 
-def rates(ceiling: Ceiling, *, flops: int, nbytes: int, residency: Residency) -> dict[str, Json]:
-    """Return the machine's rates, the least times that they allow, in us, and which of the two binds."""
-    by_bytes = ceiling.floor_ns(flops=0, bytes=nbytes, residency=residency)
-    by_flops = ceiling.floor_ns(flops=flops, bytes=0, residency=residency)
-    return {
-        "dram_gb_per_s": round(ceiling.dram_bytes_per_s / 1e9, 1),
-        "cache_gb_per_s": round(ceiling.cache_bytes_per_s / 1e9, 1),
-        "gflop_per_s": round(ceiling.flops_per_s / 1e9, 1),
-        "floor_by_bytes_us": round(by_bytes / 1e3, 3),
-        "floor_by_flops_us": round(by_flops / 1e3, 3),
-        "binds": "bytes" if by_bytes >= by_flops else "flops",
-        "quiet": ceiling.calm,
-        "about": "all threads together: reads from memory, reads from the last cache, multiply-adds of the widest unit "
-        "at two FLOPs each (on a CPU also bf16 dot products, where it has them); where it was not quiet, the rates are "
-        "too low and there is no floor",
-    }
-
-
 _ROLES: Json = {
     "activation": "an input that another region made in the same step; always row-major",
     "weight": "the same at every step; it may be kept in another layout, which costs nothing in a step",
     "state": "the cache of earlier tokens; with access `append` the kernel writes the newest slot, and reads others",
     "output": "written whole; always row-major",
 }
+
+
+def _timing(nbytes: int, residency: Residency) -> Json:
+    about = (
+        "launches back to back, after a warm-up, in rounds that alternate with those of PyTorch and of the incumbent. "
+        "They walk over copies of the weights and states of the region, of which together at least rotation_bytes are "
+        "read before the first is read again: "
+    )
+    found = "none is in a cache then" if residency == "dram" else "they are in the last cache then, and in none nearer"
+    return {"rotation_bytes": nbytes, "about": about + found}
 
 
 def _servable(region: Region, language: WrittenLanguage, target: Target) -> None:
@@ -170,17 +175,3 @@ def _preconditions(region: Region) -> list[Json]:
     if not region.dense:
         told.append("views in the list of operators are how a dense buffer is read: apply them to the strides")
     return told
-
-
-def _machine(target: Target) -> Json:
-    told: dict[str, Json] = {
-        "kind": target.kind,
-        "device": target.device,
-        "arch": target.arch,
-        "isa": list(target.isa),
-        "threads": target.threads,
-        "cache_bytes": list(target.cache_bytes),
-        "line_bytes": target.line_bytes,
-        "toolchain": target.toolchain,
-    }
-    return told if "cpp" in LANGUAGES[target.kind] else {**told, "shared_bytes_a_block": most_shared_bytes(target.arch)}

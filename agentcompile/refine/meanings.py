@@ -56,6 +56,16 @@ LAYOUTS: Mapping[str, str] = {
 }
 """The meaning of every resident layout."""
 
+MAGNITUDES = (
+    "activations are normal numbers times factors from 1e-12 to 60, with outliers 200 times as large. Where there is "
+    "no attention they are also 1e4 times as large, and as large as they may be while every value fits its dtype, "
+    "sums of absolute contributions stay below 99 % of float32's largest number, and the squares under a norm sum to "
+    "at most 1e38. A sum in float32 survives all of them, and no second path for larger numbers is needed. Scores of "
+    "attention reach 1e5, so a softmax subtracts its greatest score first. Some inputs hold a NaN or an infinity: "
+    "see not_finite"
+)
+"""The inputs on which kernels for regions are validated, as far as a sum or an exponential may overflow."""
+
 
 def operators(body: Graph) -> list[Json]:
     """Return a region's body as lines such as ``n = rms_norm(x, norm; eps=1e-06, offset=0.0)``."""
@@ -70,15 +80,19 @@ def meanings(body: Graph) -> dict[str, Json]:
 def tolerance(dtypes: Mapping[str, str]) -> Json:
     """Return by which rules results are compared; `dtypes` are those of the outputs and states by port name."""
     return {
-        "reference": "r: the operators in float64 on exactly the inputs that the kernel gets",
-        "element": f"|y - r| <= {ROUNDING_SLACK} * u * |r| + c * kappa + {TINY:g} for each element, where kappa is "
-        "the sum of the absolute contributions to the element, and u the unit roundoff of the port's dtype. Values "
-        "between operators are kept in float32 or wider, unless the manifest's `rounds` names them",
+        "accepted": f"for every element: |y - r| <= {ROUNDING_SLACK} * u * |r| + c * kappa + {TINY:g}; for every row "
+        f"of {ROW_ELEMENTS} elements or more: rms(y - r) <= {ROW_SLACK} * rms(round(r) - r) + rms(c * kappa); over all "
+        f"everyday inputs: rms(y - r) <= {RATIO_GATE} * rms(p - r)",
+        "y": "what the kernel made",
+        "r": "what the operators make in float64 of exactly the inputs that the kernel gets",
         "u": {name: ROUNDOFF[dtype] for name, dtype in dtypes.items() if dtype in ROUNDOFF},
-        "c_by_accumulation": {name: c for name, c in ACCUMULATION.items() if name != "library"},
-        "rows": f"for rows of {ROW_ELEMENTS} elements or more: rms(y - r) <= {ROW_SLACK} * rms(round(r) - r) "
-        "+ rms(c * kappa)",
-        "error_ratio": f"rms(y - r) over all everyday inputs is at most {RATIO_GATE} times PyTorch's own error",
+        "u_note": "u: the unit roundoff of the port's dtype, the largest relative error of one rounding to nearest",
+        "kappa": "the sum of the absolute values of all contributions to the element, as of |x[k] * w[n, k]| over k",
+        "c": {name: c for name, c in ACCUMULATION.items() if name != "library"},
+        "c_note": "c: by the manifest's `accumulation`",
+        "p": "PyTorch's result in the region's dtype",
+        "rms, round": "the root mean square over a row, the last axis; r rounded to the port's dtype",
+        "between": "values between operators are kept in float32 or wider, unless the manifest's `rounds` names them",
         "exact": "inputs that are small whole numbers, whose sums are representable: equal, bit for bit",
         "not_finite": "NaN and infinities exactly where the reference, rounded to the dtype, has them",
         "repeats": "the same bits every time, at any order of threads, whatever outputs and workspaces held before",

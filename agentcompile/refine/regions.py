@@ -26,6 +26,7 @@ from agentcompile.refine.judging import RegionJudge
 from agentcompile.refine.promote import machine_of
 from agentcompile.refine.provenance import Provenance, provenance_for
 from agentcompile.space import Space
+from agentcompile.system.probe import processor
 from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.machine_trials import MachineTrials
 from agentcompile.tuning.prepared import PreparedModel, prepare
@@ -100,7 +101,7 @@ def opened(
         task = task_of(prepared, region)
         bar = _bar(task, options, evaluator)
         spoken = language or LANGUAGES[here.target.kind][0]
-        contract = contract_of(task, spoken, prepared.ceiling, bar.times)
+        contract = contract_of(task, spoken, prepared.ceiling, bar.times, processor=processor())
         judge = RegionJudge(task, contract, evaluator, bar, store=here.store, confirms=confirms, seed=options.seed)
         yield OpenedRegion(here=here, task=task, contract=contract, bar=bar, judge=judge)
 

@@ -10,13 +10,14 @@ import contextlib
 import json
 import os
 import platform
+import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
-from agentcompile.ir.digest import canonical, digest
+from agentcompile.ir.digest import Json, canonical, digest
 from agentcompile.ir.scope import ISA
 from agentcompile.ir.target import Ceiling, Target
 from agentcompile.system.store import Store
@@ -28,6 +29,8 @@ _SHARED_BYTES = 228 << 10
 """Shared memory of a multiprocessor of compute capability 9.0 and 10.0, where PyTorch does not say."""
 _SPELLED = {"asimd": "neon", "avx512vbmi": "avx512_vbmi"}
 """Names in /proc/cpuinfo that have a different spelling here."""
+_CPUID = {"cpu_family": "cpu family", "cpu_model": "model"}
+"""Numbers in /proc/cpuinfo that tell a processor's generation."""
 
 
 def probe(*, toolchain: str, threads: int = 0, root: Path = _ROOT) -> Target:
@@ -82,6 +85,25 @@ def _versions(names: Sequence[str]) -> Iterator[tuple[str, str]]:
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
             yield name, metadata.version(name)
+
+
+def processor(*, root: Path = _ROOT) -> dict[str, Json]:
+    """Return what the system says of the first allowed core: CPUID numbers, threads of a core, sharers of its caches.
+
+    What it does not say is left out.
+    """
+    info, own = _cpuinfo(root), root / f"sys/devices/system/cpu/cpu{_first_cpu(root)}"
+    numbers = {name: info[spelled] for name, spelled in _CPUID.items() if info.get(spelled, "").isdigit()}
+    found: dict[str, Json] = {name: int(text) for name, text in numbers.items()}
+    if siblings := _listed(_text(own / "topology/thread_siblings_list")):
+        found["threads_a_core"] = siblings
+    sharers: dict[int, int] = {}
+    for folder in sorted(own.glob("cache/index*")):
+        if _text(folder / "type") in ("Data", "Unified"):
+            sharers[int(_text(folder / "level") or 0)] = _listed(_text(folder / "shared_cpu_list"))
+    if sharers and all(sharers.values()):
+        found["cpus_a_cache"] = [count for _, count in sorted(sharers.items())]
+    return found
 
 
 def default_threads(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()) -> int:
@@ -198,6 +220,14 @@ def _quota(root: Path) -> int:
     if not (limit.isdigit() and period.isdigit() and int(period)):
         return 0
     return max(1, int(limit) // int(period))
+
+
+def _listed(text: str) -> int:
+    """Return how many CPUs a list in the notation of sysfs names, like ``0-3,8``; 0 for anything else."""
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
+        return 0
+    bounds = [part.partition("-") for part in text.split(",")]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in bounds)
 
 
 def _text(path: Path) -> str:

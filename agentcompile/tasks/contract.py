@@ -7,7 +7,7 @@ that the same catalog, checks and builders serve it, and a `Contract` in the sha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agentcompile.errors import AgentCompileError
@@ -19,11 +19,12 @@ from agentcompile.ir.region import Access, Cost, Port, PortRole, Regime, Region
 from agentcompile.ir.scope import constants_of
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.refine.calling import calling, forbidden, manifest
-from agentcompile.refine.contract import LANGUAGES, Times, rates
-from agentcompile.tasks.comparing import PEAK, RATIO
+from agentcompile.refine.contract import LANGUAGES, Times
+from agentcompile.refine.machine import machine, rates
+from agentcompile.tasks.demands import magnitudes, preconditions, tolerance
 from agentcompile.tasks.load import LoadedTask
+from agentcompile.tasks.rotation import FEW_SETS, LARGE_BYTES, SETS
 from agentcompile.tasks.wire import Loaded, Signature, TensorFact, TensorRole
-from agentcompile.validate.tolerance import ROUNDING_SLACK, ROUNDOFF
 
 _ROLES: dict[TensorRole, PortRole] = {"input": "activation", "parameter": "weight", "output": "output"}
 _VALUES: dict[TensorRole, Role] = {"input": "activation", "parameter": "weight", "output": "activation"}
@@ -86,9 +87,16 @@ def floors_ns(told: Loaded, ceiling: Ceiling, residency: Residency) -> tuple[flo
 
 
 def contract_of(
-    task: LoadedTask, language: WrittenLanguage, target: Target, ceiling: Ceiling, times: Times, baseline: Json
+    task: LoadedTask,
+    language: WrittenLanguage,
+    target: Target,
+    ceiling: Ceiling,
+    times: Times,
+    baseline: Json,
+    *,
+    processor: Mapping[str, Json] | None = None,
 ) -> Contract:
-    """Return what a kernel for a task must do, and the bars to pass.
+    """Return what a kernel for a task must do, and the bars to pass; `processor` is what the system says of a CPU.
 
     Nothing that was measured is in its interface, so that a session which goes on later asks the same questions.
 
@@ -108,7 +116,6 @@ def contract_of(
             "flops": told.flops,
             "bytes": region.cost.bytes,
             "bytes_needed": told.touched_bytes,
-            "tensors_lie_in": residency,
             "about": "flops: of products, convolutions and attention, other operators are not counted; bytes: of all "
             "ports; bytes_needed: of those elements that decide the outputs, and of the outputs",
         },
@@ -117,10 +124,11 @@ def contract_of(
         "torch.inference_mode(), called with the inputs; everything that its forward reads is a port",
         "ports": [_told(one) for one in signature.tensors],
         "roles": dict(_ROLE_WORDS),
-        "preconditions": _preconditions(told),
-        "tolerance": _tolerance(told, signature),
+        "preconditions": preconditions(told),
+        "magnitudes": magnitudes(told),
+        "tolerance": tolerance(told, signature),
         "launch": calling(region, language, target),
-        "timing": _TIMING,
+        "timing": _timing(region),
         "manifest": _manifest(region, language),
         "names": {
             "values": dict(constants_of(region, target)),
@@ -128,17 +136,8 @@ def contract_of(
             "port NAME; `threads` are worker threads; also isa_X, as in the head of the program",
         },
         "forbidden": forbidden(language),
-        "machine": {
-            "kind": target.kind,
-            "device": target.device,
-            "arch": target.arch,
-            "isa": list(target.isa),
-            "threads": target.threads,
-            "cache_bytes": list(target.cache_bytes),
-            "line_bytes": target.line_bytes,
-            "toolchain": target.toolchain,
-        },
-        "baseline": "the incumbent is the fastest of the model as it is and what torch.compile makes of it",
+        "machine": machine(target, processor or {}),
+        "baseline": "the incumbent is the fastest of PyTorch as it is and torch.compile",
     }
     measured = rates(ceiling, flops=told.flops, nbytes=told.touched_bytes, residency=residency)
     return Contract(
@@ -170,14 +169,25 @@ def language_for(path: Path, language: WrittenLanguage | None, target: Target) -
 def _manifest(region: Region, language: WrittenLanguage) -> Json:
     """Return what a manifest takes, without what says nothing of a task."""
     found = manifest(region, language)
-    keys = found["keys"]
+    answer, keys = found["answer"], found["keys"]
+    assert isinstance(answer, dict)
     assert isinstance(keys, dict)
-    idle = {
-        "layouts": "an empty list: all buffers of a task are row-major",
-        "rounds": "an empty list",
-        "accumulation": "float32, float64 or bf16x2: how sums are kept; the tolerance is the same",
+    shown: list[dict[str, Json]] = [{k: v for k, v in one.items() if k not in _IDLE} for one in (answer, keys)]
+    return found | {"answer": shown[0], "keys": shown[1]}
+
+
+def _timing(region: Region) -> Json:
+    """Return how a kernel is timed: what a launch finds in which cache follows from the numbers."""
+    shared = sum(port.numel * ITEM_BYTES[port.dtype] for port in region.ports if port.role == "weight")
+    return {
+        "sets": SETS if region.cost.bytes <= LARGE_BYTES else FEW_SETS,
+        "bytes_a_set": region.cost.bytes - shared,
+        "bytes_shared": shared,
+        "about": "launches back to back in one process, after a warm-up. They walk over `sets` sets of inputs, outputs "
+        "and workspaces, one a launch, in turn; parameters (bytes_shared) are the same in all. There are "
+        f"{SETS} sets, and {FEW_SETS} where one, with parameters and workspaces, has more than {LARGE_BYTES >> 20} "
+        "MiB. Rounds of PyTorch's fastest form, with as many threads, alternate with them: measured.baseline",
     }
-    return found | {"keys": {**keys, **idle}}
 
 
 def residency_of(region: Region, target: Target) -> Residency:
@@ -211,61 +221,22 @@ def _told(one: TensorFact) -> Json:
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     return {
         "name": one.name,
-        "family": one.name,
         "role": _ROLES[one.role],
         "access": "write" if one.role == "output" else "read",
         "dtype": one.dtype,
         "shape": [*shape],
         "strides": [*strides],
         "bytes": _nbytes(one),
-        "in_the_text": one.source,
-        "same_at_every_call": one.role == "input" and not one.varies,
+        **({"in_the_text": one.source} if one.source else {}),
+        **({"same_at_every_call": not one.varies} if one.role == "input" else {}),
     }
 
 
-_TIMING = (
-    "launches back to back in one process, with `threads` pinned threads, after a warm-up; they walk over some sets of "
-    "inputs and outputs, with the same parameters. Rounds of PyTorch's fastest form, with as many threads, alternate "
-    "with them: measured.baseline"
-)
+_IDLE = ("layouts", "rounds", "accumulation")
+"""Keys of a manifest that are as usual for every task: nothing of a task is packed, and its tolerance is its own."""
 _ROLE_WORDS = {
     "activation": "an input of the model's forward, in the order of get_inputs()",
     "weight": "a parameter, buffer or tensor of the model, by its qualified name; its values are not those that the "
     "model begins with",
     "output": "what forward returns, flattened in order; written whole",
 }
-
-
-def _preconditions(told: Loaded) -> list[Json]:
-    found: list[Json] = [
-        "the extents in `dims` are constants of the program: a kernel is compiled for these alone",
-        "inputs that are whole numbers or masks are as get_inputs() draws them; in other inputs each number may be of "
-        "any sign and size, and is finite where get_inputs() draws finite ones",
-        "every buffer is dense and row-major, also where the text makes a transposed tensor",
-    ]
-    if len(told.signatures) > 1:
-        found.append("the kernel is also compiled and checked at other extents than these")
-    return found
-
-
-def _tolerance(told: Loaded, signature: Signature) -> Json:
-    dtypes = {one.name: one.dtype for one in signature.of("output")}
-    reference = "r: the model in float64 on exactly the inputs that the kernel gets"
-    if not told.wide:
-        reference = "r: the model as it is, because it does not run in float64"
-    return {
-        "reference": reference,
-        "between": "values between the operators need not be rounded as PyTorch rounds them: float32 is always sound; "
-        "the outputs are rounded to their dtype once, at the end",
-        "earned": "e: the largest of the errors against r of PyTorch in the task's dtype, of r itself when inputs and "
-        "parameters move by float32's rounding, and of rounding r to the dtype; as root mean square",
-        "element": f"|y - r| <= {ROUNDING_SLACK} * u * |r| + {PEAK:g} * ratio * e of its row",
-        "error_ratio": "rms(y - r) <= ratio * e over each output",
-        "ratio": {name: RATIO[dtype] for name, dtype in dtypes.items() if dtype in RATIO},
-        "u": {name: ROUNDOFF[dtype] for name, dtype in dtypes.items() if dtype in ROUNDOFF},
-        "not_finite": "NaN and infinities exactly where r, rounded to the dtype, or PyTorch's own result has them",
-        "indices": "integer results are equal, but for elements on which PyTorch in float32 and float64 differ",
-        "repeats": "the same bits every time, at any order of threads, whatever outputs and workspaces held before",
-        "memory": "nothing is written but outputs and workspaces; buffers end at unmapped pages, so nothing beyond "
-        "them is read either; inputs and parameters are unchanged afterwards",
-    }

@@ -20,11 +20,14 @@ from agentcompile.ir.digest import digest
 
 SCALES = (1.0, 3.0, 0.01, -1.0)
 """The factors on floating-point inputs."""
+SHAPE_CASES = (1.0, -1.0)
+"""The factors where the extents are others."""
 SHAPE_SCALES = (0.0, 0.5)
 """What ``get_inputs_at`` is asked for beside the task's own shape: its smallest inputs, and about half the extents."""
-_NUDGED = 5
+NUDGED = 5
 """The elements of each tensor that a nudge changes, at most."""
-_JITTER = 0.2
+JITTER, FURTHEST = 0.2, 3.0
+"""Parameters are multiplied by exp(`JITTER` * n), n normal and at most `FURTHEST` from zero; zeros get the noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,7 @@ def cases(seed: int, shape: int) -> Iterator[Case]:
     Each arena is visited several times with other inputs, so that a result which is kept by address or by a part of
     the content is wrong the next time.
     """
-    order = list(SCALES) if shape == 0 else [1.0, -1.0]
+    order = list(SCALES) if shape == 0 else list(SHAPE_CASES)
     random.Random(seed).shuffle(order)
     for number, scale in enumerate((*order, *order[:2])):
         own = seed_of(seed, shape, number)
@@ -81,7 +84,7 @@ def nudged(tensor: Tensor, generator: torch.Generator) -> Tensor:
     flat = copy.view(-1)
     if flat.numel() < 3:
         return -copy if copy.is_floating_point() else copy
-    places = torch.randint(1, flat.numel() - 1, (min(_NUDGED, flat.numel() - 2),), generator=generator)
+    places = torch.randint(1, flat.numel() - 1, (min(NUDGED, flat.numel() - 2),), generator=generator)
     if copy.is_floating_point():
         flat[places] = -2 * flat[places] + flat.float().std().to(flat.dtype)
     elif copy.dtype != torch.bool:
@@ -104,8 +107,8 @@ def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
     wide = tensor.float()
     finite = wide.isfinite()
     if bool((wide == 0).all()):
-        return (_JITTER * noise).to(tensor.dtype)
-    jitter = torch.exp(_JITTER * noise.clamp(-3, 3))
+        return (JITTER * noise).to(tensor.dtype)
+    jitter = torch.exp(JITTER * noise.clamp(-FURTHEST, FURTHEST))
     return torch.where(finite, wide * jitter, wide).to(tensor.dtype)
 
 

@@ -19,6 +19,7 @@ from agentcompile.ir.target import Ceiling
 from agentcompile.materialize import isa_flags
 from agentcompile.options import Options
 from agentcompile.sandbox import require
+from agentcompile.system.probe import processor
 from agentcompile.tasks.attending import build_attendants
 from agentcompile.tasks.contract import contract_of, language_for, region_of, residency_of
 from agentcompile.tasks.inputs import seed_of
@@ -92,7 +93,13 @@ def gated(
     region = region_of(task)
     bar = baselines(task, residency=residency_of(region, here.target), seed=seed, compiled=compiled)
     contract = contract_of(
-        task, language_for(task.path, language, here.target), here.target, ceiling, bar.times, bar.told
+        task,
+        language_for(task.path, language, here.target),
+        here.target,
+        ceiling,
+        bar.times,
+        bar.told,
+        processor=processor(),
     )
     executor = compile_executor(here.store, toolchain=here.toolchain, flags=isa_flags(here.target))
     shop = Workshop(

@@ -32,6 +32,7 @@ from agentcompile.tasks.kernel import (
     still,
 )
 from agentcompile.tasks.load import LoadedTask
+from agentcompile.tasks.rotation import FEW_SETS, LARGE_BYTES, SETS
 from agentcompile.tasks.stirring import MOST, steps_of, warm_up
 from agentcompile.tasks.tally import Tally
 from agentcompile.tasks.wire import Baseline, Renew, Spoil, Stir, TimeBaseline, Timed
@@ -39,9 +40,6 @@ from agentcompile.tasks.wire import Baseline, Renew, Spoil, Stir, TimeBaseline, 
 EAGER = "pytorch"
 COMPILED = ("torch.compile", "torch.compile max-autotune")
 """The compiled arms of PyTorch; the fastest arm is the baseline."""
-SETS, FEW_SETS = 4, 2
-"""The sets of buffers that launches walk over, and how many where they are large."""
-_LARGE_BYTES = 64 << 20
 _EXAMINED = 4
 """One interval in so many, on average, has its results examined."""
 _LATE, _LATE_NS = 4, 200_000_000
@@ -224,7 +222,7 @@ def timed(
     policy: Policy = POLICY,
 ) -> Timing | Death | Incorrect:
     """Time a kernel, the last arm, beside forms of PyTorch, in fresh processes; its results are examined meanwhile."""
-    sets = SETS if sum(built.sizes.values()) <= _LARGE_BYTES else FEW_SETS
+    sets = SETS if sum(built.sizes.values()) <= LARGE_BYTES else FEW_SETS
     found = list[Samples]()
     try:
         for process in range(processes):

@@ -24,6 +24,7 @@ from bench.refine.result import Study
 from tests.cpu import flows
 from tests.cpu.tasked import CEILING, KERNEL_SCALED, SCALED
 from tests.unit.loopback import Play, Server, completion, serving
+from tests.unit.refined import starting_in
 
 pytestmark = pytest.mark.alone
 
@@ -40,7 +41,7 @@ def mind(request: dict[str, Any]) -> Play:
         shown = f"{BEGINS}\n{kernel}{ENDS}" if kernel else ""
         return completion({"diagnosis": "slow", "instruction": "one loop", "kernel_with_marks": shown})
     text = WRONG if data["attempt"] == 1 else KERNEL_SCALED
-    manifest = data["contract"]["interface"]["manifest"]["answer"]
+    manifest = starting_in(request["messages"][0]["content"])
     return completion({"notes": "", "manifest": manifest, "kernel": text})
 
 

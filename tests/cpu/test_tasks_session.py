@@ -21,7 +21,7 @@ from agentcompile.tasks.load import LoadedTask
 from agentcompile.tasks.open import gated
 from agentcompile.tasks.reading import read
 from tests.cpu.tasked import CEILING, KERNEL_SCALED, LIMITS, SCALED, here, written
-from tests.unit.refined import Memory, Script, draft
+from tests.unit.refined import Memory, Script, contract_in, draft
 
 LAUNCH = {"launch": [{"entry": "kernel_main", "arguments": ["in0", "weight", "out0"]}]}
 
@@ -30,10 +30,11 @@ LAUNCH = {"launch": [{"entry": "kernel_main", "arguments": ["in0", "weight", "ou
 def test_a_session_mends_a_wrong_kernel_for_a_task(tmp_path: Path) -> None:
     path = tmp_path / "scaled.py"
     path.write_text(SCALED)
-    seen = list[dict[str, Any]]()
+    seen, asked = list[dict[str, Any]](), list[RolePrompt]()
 
     def answer(prompt: RolePrompt, data: dict[str, Any]) -> str:
         seen.append(data)
+        asked.append(prompt)
         return draft(KERNEL_SCALED if len(seen) == 2 else KERNEL_SCALED.replace(" * a.weight[i]", ""), manifest=LAUNCH)
 
     slow = replace(CEILING, dram_bytes_per_s=1e6, cache_bytes_per_s=1e6, calm=False)  # as measured on a busy machine
@@ -46,7 +47,7 @@ def test_a_session_mends_a_wrong_kernel_for_a_task(tmp_path: Path) -> None:
     assert isinstance(second.verdict, Measured), f"by such rates no kernel is impossible: {second}"
     assert found.best == second
     assert "failed_checks" in str(seen[-1]), "it is told what failed"
-    assert SCALED.splitlines()[0] in str(seen[0]["contract"])
+    assert SCALED.splitlines()[0] in str(contract_in(asked[0].system))
 
 
 def test_the_process_of_a_kernel_is_confined_before_its_code_is_loaded(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from agentcompile.advice.wire import Ask, Reply
 from agentcompile.agents.agents import Said
 from agentcompile.agents.journal import Entry
 from agentcompile.agents.prompts import RolePrompt
+from agentcompile.agents.rules import CONTRACT_BEGINS, CONTRACT_ENDS
 from agentcompile.agents.tree import Node, RoleStep
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.attempt import Contract, Judged, Role, Written
@@ -25,7 +26,17 @@ CONTRACT = Contract(
     language="cpp",
     interface={
         "manifest": {
-            "example": 'region = "rmsnorm"\nlanguage = "cpp"\nabout = "a"\ndtypes = ["fp32"]\ntokens = [1, 1]\n'
+            "answer": {
+                "layouts": [],
+                "params": [],
+                "workspaces": [],
+                "requires": [],
+                "arch": [],
+                "accumulation": "float32",
+                "rounds": [],
+                "launch": [{"entry": "f", "arguments": ["x", "norm", "y"], "in_place": []}],
+            },
+            "example": 'region = "rmsnorm"\nlanguage = "cpp"\nabout = "a"\ndtypes = ["fp32"]\ntokens = [1, 1]\n',
         },
         "dims": {"hidden": 64, "groups": 1},
         "ports": [["x", "fp32", [1, 1, 64]], ["norm", "fp32", [64]], ["y", "fp32", [1, 1, 64]]],
@@ -47,6 +58,19 @@ def ran() -> Verdict:
 
 
 RAN, BROKEN = ran(), BuildFailed(log="kernel.cpp:3:1: error: no such register")
+
+
+def contract_in(system: str) -> dict[str, Any]:
+    """The contract in the first message of a question."""
+    text = system.partition(f"{CONTRACT_BEGINS}\n")[2].partition(f"\n{CONTRACT_ENDS}")[0]
+    found = json.loads(text)
+    assert isinstance(found, dict)
+    return found
+
+
+def starting_in(system: str) -> Any:
+    """The manifest to start from in the first message to the code or debug role."""
+    return json.loads(system.rpartition('{"notes": "\u2026", "manifest": ')[2].partition(', "kernel"')[0])
 
 
 def node(id: int, parent: int | None, ns: float = math.inf, instruction: str = "", **more: Any) -> Node:

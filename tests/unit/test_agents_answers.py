@@ -48,7 +48,7 @@ WHOLE: dict[str, Any] = {
             {
                 **LAUNCH, "arguments": ["x", "norm", "y", "sums"], "grid": ["groups"], "block": [64],
                 "shared_bytes": "hidden * 4", "cooperative": False, "cluster": [], "pdl": True, "early": ["norm"],
-                "in_place": [["y", "x"]], "pitched": [],
+                "in_place": [["y", "x"]],
             }
         ],
     },
@@ -69,9 +69,9 @@ def test_a_whole_answer_is_read_and_fits_its_schema() -> None:
     assert isinstance(found, Draft), found
     assert found.kernel == "void f();\n"
     assert found.manifest.launch[0].in_place == (("y", "x"),)
-    jsonschema.Draft202012Validator(schema_of("code")).validate(WHOLE)
+    jsonschema.Draft202012Validator(schema_of("code", WHOLE["manifest"])).validate(WHOLE)
     planned = json.loads(plan("k"))
-    jsonschema.Draft202012Validator(schema_of("plan")).validate(planned)
+    jsonschema.Draft202012Validator(schema_of("plan", WHOLE["manifest"])).validate(planned)
     assert read_plan(json.dumps(planned)) == Planned(diagnosis="slow", instruction="unroll", kernel_with_marks="k")
 
 
@@ -85,9 +85,16 @@ def _objects(schema: Json) -> list[dict[str, Any]]:
 
 
 def test_every_object_of_a_schema_is_strict() -> None:
-    for found in [*_objects(schema_of("plan")), *_objects(schema_of("debug"))]:
+    whole = WHOLE["manifest"]
+    for found in [*_objects(schema_of("plan", whole)), *_objects(schema_of("debug", whole))]:
         assert found["additionalProperties"] is False
         assert found["required"] == list(found["properties"])
+
+
+def test_sums_of_the_library_are_for_its_own_calls() -> None:
+    assert read(changed(accumulation="library")) == (
+        "manifest.accumulation: library; allowed: float32, float64, bf16x2"
+    )
 
 
 def test_what_is_usual_may_be_left_out() -> None:

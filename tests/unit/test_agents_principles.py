@@ -63,9 +63,22 @@ def principle(kind: str, language: str = "cpp") -> Principle:
 
 
 def test_those_of_the_language_are_relevant_and_those_of_the_kind_come_first() -> None:
-    found = relevant([principle("linear"), principle("rmsnorm", "cuda"), principle("rmsnorm")], CONTRACT)
-    assert [one.text for one in found] == ["rmsnorm", "linear"]
+    known = [principle("rmsnorm-linear"), principle("rmsnorm", "cuda"), principle("rmsnorm"), principle("linear")]
+    found = relevant(known, CONTRACT)
+    assert [one.text for one in found] == ["rmsnorm", "rmsnorm-linear"], "that of products alone does not concern it"
     assert relevant(library(), replace(CONTRACT, language="triton"))
+
+
+def test_a_task_is_told_of_products_where_it_spends_flops_and_of_its_own_kind() -> None:
+    known = [principle("linear"), principle("rmsnorm"), principle("decode-step"), principle("task-softmax")]
+
+    def told(kind: str, flops: int) -> list[str]:
+        contract = replace(CONTRACT, kind=kind, interface={"region": {"flops": flops}})
+        return [one.text for one in relevant(known, contract)]
+
+    assert told("task-softmax", 0) == ["task-softmax"]
+    assert told("task-causal-softmax", 0) == []
+    assert told("task-int8-matvec", 1000) == ["linear"]
 
 
 def texts(*nodes: object) -> list[tuple[str, float]]:

@@ -6,18 +6,18 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
-from agentcompile.agents.answers import Planned
+from agentcompile.agents.answers import Draft, Planned, manifest_text, read_draft, schema_of, starting_of
 from agentcompile.agents.principles import Evidence, Principle
-from agentcompile.agents.prompts import KERNELS, LONG, VERSION, RolePrompt, prompt_of
+from agentcompile.agents.prompts import FULL, SHORTER, VERSION, RolePrompt, prompt_of
 from agentcompile.agents.rules import rules
 from agentcompile.agents.tree import Node
 from agentcompile.agents.windows import alone, window
 from agentcompile.ir.attempt import Role, Written, WrittenLanguage
-from tests.unit.refined import CONTRACT, node, tree
+from tests.unit.refined import CONTRACT, contract_in, node, starting_in, tree
 
 GOLDENS = Path(__file__).parent / "golden"
 RULE = Principle(
@@ -71,11 +71,19 @@ def test_the_data_is_the_golden_one(name: str) -> None:
 
 @pytest.mark.parametrize("role", get_args(Role))
 def test_the_rules_are_the_golden_ones(role: Role) -> None:
-    held(f"rules-{role}", rules(role, "cpp") + "\n")
+    held(f"rules-{role}", asked(role, 1).system + "\n")
+
+
+def test_the_first_message_is_the_same_for_all_questions_of_a_session_to_a_role() -> None:
+    for role in get_args(Role):
+        assert len({asked(role, id, principles=[RULE]).system for id in (1, 3, 4)}) == 1
+        assert contract_in(asked(role, 1).system)["incumbent_us"] == 0.9
+        assert '"contract"' not in asked(role, 1).user
+    assert starting_in(asked("code", 1).system) == starting_in(asked("debug", 4).system) == starting_of(CONTRACT)
 
 
 def test_every_language_has_its_own_way_to_be_called() -> None:
-    texts = {language: rules("code", language) for language in get_args(WrittenLanguage)}
+    texts = {language: rules("code", language, contract="{}", starting="{}") for language in get_args(WrittenLanguage)}
     assert len(set(texts.values())) == 3
     assert "rank" in texts["cpp"]
     assert "__global__" in texts["cuda"]
@@ -96,7 +104,7 @@ def test_debug_reads_the_logs_of_the_lineage_and_code_the_plan() -> None:
     assert data["lineage"][0]["feedback"]["log"].startswith("kernel.cpp:1")
     assert "plan" not in data
     told = json.loads(asked("code", 1, plan=PLAN).user)["plan"]
-    assert told == {"instruction": "unroll", "kernel_with_marks": PLAN.kernel_with_marks}
+    assert told == {"diagnosis": "slow", "instruction": "unroll", "kernel_with_marks": PLAN.kernel_with_marks}
 
 
 def test_equal_questions_are_equal_and_others_differ() -> None:
@@ -120,7 +128,7 @@ def long_tree(characters: int) -> tuple[Node, ...]:
 
 
 def test_kernels_beyond_the_limit_are_left_out_but_never_the_node_s_own() -> None:
-    nodes = long_tree(KERNELS)
+    nodes = long_tree(FULL.kernels)
     data = json.loads(prompt_of(CONTRACT, nodes, window("plan", nodes, 1), attempt=4).user)
     shown = {one["id"]: one.get("kernel") for one in data["nodes"]}
     assert shown[1]
@@ -131,4 +139,41 @@ def test_kernels_beyond_the_limit_are_left_out_but_never_the_node_s_own() -> Non
 def test_long_feedback_is_cut() -> None:
     nodes = (*TREE[:4], replace(TREE[4], feedback=json.dumps({"log": "e" * 100_000})))
     data = json.loads(prompt_of(CONTRACT, nodes, window("debug", nodes, 4), attempt=5).user)
-    assert len(data["lineage"][0]["feedback"]) == LONG
+    assert len(data["lineage"][0]["feedback"]) == FULL.own
+
+
+def test_shorter_questions_are_the_same_question_with_less_of_the_tree() -> None:
+    nodes = long_tree(FULL.kernels // 3)
+    prompt = prompt_of(CONTRACT, nodes, window("plan", nodes, 1), attempt=4)
+    sizes = [len(text) for text in (prompt.user, *prompt.shorter)]
+    assert len(sizes) == 1 + len(SHORTER)
+    assert sizes[0] > sizes[1] >= sizes[2] > FULL.kernels // 3
+    for text in prompt.shorter:
+        told = json.loads(text)
+        assert next(one for one in told["nodes"] if one["id"] == 1)["kernel"] == nodes[1].kernel
+        assert [one["id"] for one in told["nodes"]] == [one["id"] for one in json.loads(prompt.user)["nodes"]]
+
+
+def test_a_manifest_is_shown_in_the_form_of_an_answer() -> None:
+    manifest = {
+        **starting_of(CONTRACT),
+        "layouts": [{"port": "norm", "layout": "row-major"}],
+        "params": [{"name": "UNROLL", "domain": [2, 4], "default": 4, "about": "rows"}],
+        "workspaces": [{"name": "partial", "dtype": "fp32", "count": "threads * 16", "initial": "zero"}],
+    }
+    draft = read_draft(json.dumps({"notes": "n", "manifest": manifest, "kernel": "k"}))
+    assert isinstance(draft, Draft), draft
+    written = Written(manifest=manifest_text(CONTRACT, draft.manifest), kernel=draft.kernel)
+    nodes = (TREE[0], replace(TREE[1], written=written))
+    shown = json.loads(prompt_of(CONTRACT, nodes, window("plan", nodes, 1), attempt=2).user)["nodes"][1]
+    assert shown["manifest"] == manifest
+
+
+def test_the_schema_has_the_keys_of_the_manifest_to_start_from() -> None:
+    starting = starting_of(CONTRACT)
+    bare = {key: value for key, value in starting.items() if key not in ("layouts", "rounds")}
+    found: Any = schema_of("code", bare)["properties"]
+    manifest = found["manifest"]["properties"]
+    assert list(manifest) == list(bare)
+    assert list(manifest["launch"]["items"]["properties"]) == ["entry", "arguments", "in_place"]
+    assert "library" not in manifest["accumulation"]["enum"]

@@ -20,7 +20,7 @@ from agentcompile.agents.spans import BEGINS, ENDS
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Judged, Written
 from agentcompile.ir.trial import Disturbed
-from tests.unit.refined import BROKEN, CONTRACT, RAN, Gate, Memory, Script, capable, draft, node, plan
+from tests.unit.refined import BROKEN, CONTRACT, RAN, Gate, Memory, Script, capable, contract_in, draft, node, plan
 
 
 def minds() -> Script:
@@ -374,5 +374,5 @@ def test_a_session_that_goes_on_asks_with_what_was_measured_at_first() -> None:
     for attempts, rate in ((1, 20.0), (2, 7.0)):
         contract = replace(CONTRACT, measured={"dram_gb_per_s": rate})
         refine(contract, Gate(), script, record, Settings(arm="sampling", attempts=attempts))
-    told = [json.loads(prompt.user)["contract"]["measured"] for prompt in script.asked]
+    told = [contract_in(prompt.system)["measured"] for prompt in script.asked]
     assert told == [{"dram_gb_per_s": 20.0}] * 2

@@ -20,7 +20,7 @@ from agentcompile.agents.arms import ARMS
 from agentcompile.agents.prompts import RolePrompt, prompt_of
 from agentcompile.agents.windows import alone, window
 from agentcompile.events import AdviserCalled, AdviserReplied, Event
-from agentcompile.ir.attempt import Role
+from agentcompile.ir.attempt import Role, Written
 from tests.unit.loopback import Play, completion, refusal, serving
 from tests.unit.refined import CONTRACT, Wires, draft, plan, tree
 
@@ -185,20 +185,56 @@ def test_over_a_real_connection(tmp_path: Path) -> None:
     assert [type(one) for one in said] == [AdviserCalled, AdviserReplied] * 5
 
 
-def test_a_question_that_is_too_long_for_a_server_costs_no_call_and_no_format(tmp_path: Path) -> None:
-    long = refusal(400, "This model's maximum context length is 8192 tokens. Please reduce the length of the messages.")
-    with serving(long, completion(plan("k"))) as server:
+def long(tokens: int) -> Play:
+    return refusal(400, f"This model's maximum context length is {tokens} tokens. Please reduce the length.")
+
+
+def large(role: Role = "plan", attempt: int = 1) -> RolePrompt:
+    """A question about a node among others with long kernels."""
+    big = Written(manifest="", kernel="k();\n" * 2_000)
+    nodes = tree((0, 800.0), (0, 700.0), (0, 600.0), (0, 500.0))
+    nodes = (*nodes[:2], *(replace(one, written=big) for one in nodes[2:]))
+    return prompt_of(CONTRACT, nodes, window(role, nodes, 1), attempt=attempt)
+
+
+def test_a_question_that_is_too_long_for_a_server_is_asked_with_less_of_the_tree(tmp_path: Path) -> None:
+    whole = large()
+    with serving(long(8192), completion(plan("k"))) as server:
+        wire = OpenAIWire("m", server.url, "sk-test-0123456789")
+        minds: dict[Role, Agent] = {"plan": Agent(model="m", wire=wire), "code": Agent(model="m", wire=wire)}
+        team = Team(minds, Ledger(CEILINGS), Cassette(tmp_path))
+        said = [team.ask(prompt) for prompt in (whole, large("code"), whole)]
+        wire.close()
+    assert all(isinstance(one, Said) for one in said)
+    sent = [one["messages"][1]["content"] for one in server.requests]
+    assert sent[0] == whole.user
+    assert sent[1] in whole.shorter
+    assert sent[2] in large("code").shorter, "the same model's server holds no more for another role"
+    assert len(sent) == 3, "an answer to a shorter question is one to the whole"
+    assert team.spent.calls == 2, "the refusal costs none"
+    assert server.requests[1]["max_completion_tokens"] < 8192
+    assert {one["response_format"]["json_schema"]["name"] for one in server.requests} == {"plan", "kernel"}
+    (kept,) = (one for one in Cassette(tmp_path).exchanges.values() if "plan" in one.keys)
+    assert kept.user in whole.shorter, "the record has what was sent"
+
+
+def test_a_known_context_is_kept_to_from_the_first_question(tmp_path: Path) -> None:
+    wire = Wires(answer)
+    team = Team({"plan": Agent(model="m", wire=wire, context=8192)}, Ledger(CEILINGS), Cassette(tmp_path))
+    assert isinstance(team.ask(large()), Said)
+    assert [ask.user for ask in wire.asks] == [next(text for text in large().shorter if text == wire.asks[0].user)]
+
+
+def test_a_server_that_holds_not_even_the_shortest_question_is_no_answer(tmp_path: Path) -> None:
+    with serving(long(1024), completion(plan("k"))) as server:
         wire = OpenAIWire("m", server.url, "sk-test-0123456789")
         team = Team({"plan": Agent(model="m", wire=wire)}, Ledger(CEILINGS), Cassette(tmp_path))
-        got = [team.ask(question("plan", attempt)) for attempt in range(2)]
+        got = team.ask(large())
         wire.close()
-    first, second = got
-    assert isinstance(first, Unanswered)
-    assert "8192 tokens" in first.reason
-    assert not first.final, "a question about another place in the tree may be shorter"
-    assert isinstance(second, Said)
-    assert [one["response_format"]["type"] for one in server.requests] == ["json_schema"] * 2
-    assert team.spent.calls == 1
+    assert isinstance(got, Unanswered)
+    assert "1024 tokens" in got.reason
+    assert not got.final, "a question about another place in the tree may be shorter"
+    assert (len(server.requests), team.spent.calls) == (1, 0)
 
 
 def test_the_exchanges_are_the_ones_of_advice(tmp_path: Path) -> None:

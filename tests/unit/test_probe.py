@@ -51,6 +51,24 @@ def test_a_machine_is_described_by_what_templates_may_ask_for(tmp_path: Path) ->
     assert dict(target.libraries)["torch"]
 
 
+def test_a_processor_tells_its_generation_its_threads_and_who_shares_its_caches(tmp_path: Path) -> None:
+    info = XEON.replace("model name", "cpu family\t: 6\nmodel\t\t: 143\nmodel name", 1)
+    own = "sys/devices/system/cpu/cpu0"
+    shared = {f"{own}/cache/index{index}/shared_cpu_list": text for index, text in ((0, "0,4"), (2, "0,4"), (3, "0-7"))}
+    root = write(machine(tmp_path), {"proc/cpuinfo": info, f"{own}/topology/thread_siblings_list": "0,4\n", **shared})
+    assert probe.processor(root=root) == {
+        "cpu_family": 6,
+        "cpu_model": 143,
+        "threads_a_core": 2,
+        "cpus_a_cache": [2, 2, 8],
+    }
+
+
+def test_what_a_system_does_not_say_of_its_processor_is_left_out(tmp_path: Path) -> None:
+    assert probe.processor(root=tmp_path) == {}
+    assert probe.processor(root=machine(tmp_path)) == {}, "nobody says who shares the caches"
+
+
 def test_hardware_threads_of_one_core_count_once(tmp_path: Path) -> None:
     root = machine(tmp_path)
     assert probe.default_threads(root=root, allowed=frozenset(range(8))) == 4

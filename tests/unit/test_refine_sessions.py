@@ -11,6 +11,7 @@ import pytest
 
 from agentcompile.agents.folder import SessionFolder
 from agentcompile.agents.journal import Refused, nodes_of
+from agentcompile.agents.tree import Node
 from agentcompile.cli import refining
 from agentcompile.errors import AgentCompileError, ExitCode
 from tests.unit.loopback import Play, completion, refusal, serving
@@ -82,6 +83,10 @@ def test_json_and_events_say_the_same(run: Path, tmp_path: Path) -> None:
         ({"model": ""}, "no model was named; refine MODEL --region R"),
         ({"code_temperature": "hot"}, "--code-temperature: 'hot'; from 0 to 2"),
         ({"code_temperature": "3"}, "--code-temperature: '3'; from 0 to 2"),
+        ({"code_key": "sk-not-a-variable"}, "--code-key: no name of a variable; name that"),
+        ({"plan_key": "sk-not-a-variable", "replay": "x"}, "--plan-key: no name of a variable; name that"),
+        ({"code_key": "NO_SUCH_KEY"}, "NO_SUCH_KEY is not set; NO_SUCH_KEY"),
+        ({"debug_price": "dear"}, "--debug-price: 'dear'; IN,OUT"),
         ({"replay": "nowhere"}, "nowhere: holds no exchange; exchanges"),
         ({"replay": "x", "record": "y"}, "nothing new is asked; one of them"),
         ({"advisor_cents": 5}, "--advisor-cents: 5; --advisor-price"),
@@ -114,6 +119,25 @@ def test_hostile_answers_cost_an_attempt_each_and_are_never_judged(run: Path) ->
     assert [one.reason for one in entries if isinstance(one, Refused)][
         -1
     ] == "code: the answer was cut off after 1 characters"
+
+
+def test_each_role_has_its_own_key_and_price(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANNING_KEY", "sk-planning-0123456789")
+    monkeypatch.setenv("OTHER_KEY", "sk-other-0123456789")
+
+    def mind(request: dict[str, Any]) -> Play:
+        if asked_of(request)["role"] == "plan":
+            text = "the key is sk-planning-0123456789"
+            return completion({"diagnosis": text, "instruction": "i", "kernel_with_marks": ""})
+        return draft("// 700\n")
+
+    own = {"plan_key": "PLANNING_KEY", "plan_price": "10,100", "code_price": "1,2", "debug_price": "1,2"}
+    with serving(mind) as server:
+        begin(server, run, arm="stark", attempts=1, advisor_key="OTHER_KEY", advisor_cents=500, **own)
+    assert server.keys == ["Bearer sk-planning-0123456789", "Bearer sk-other-0123456789"]
+    (node,) = (one for one in SessionFolder(run).entries() if isinstance(one, Node))
+    assert [step.usage.microdollars for step in node.log] == [1000 * 10 + 200 * 100, 1000 * 1 + 200 * 2]
+    assert not [path for path in run.rglob("*") if path.is_file() and b"sk-planning" in path.read_bytes()]
 
 
 def test_the_same_code_again_is_not_judged_again(run: Path) -> None:
@@ -202,7 +226,7 @@ def test_refuted_ideas_are_told_to_the_next_session_and_a_session_keeps_what_it_
         begin(server, run.parent / "next", arm="stark", attempts=1, strategy="greedy")
     (first, *_) = server.requests[before:]
     assert [one["text"] for one in asked_of(first)["principles"] if "skip" in one["text"]] == ["skip every second row"]
-    assert any("4 KiB" in one["text"] for one in asked_of(first)["principles"])
+    assert not any("4 KiB" in one["text"] for one in asked_of(first)["principles"]), "that is about products"
 
 
 def test_written_code_is_confined_unless_somebody_says_unsafe(run: Path) -> None:

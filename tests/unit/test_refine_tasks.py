@@ -247,9 +247,9 @@ def test_agents_are_told_that_it_is_a_task(file: Path, run: Path) -> None:
     with serving(faster) as server:
         begin(server, file, run, attempts=1)
         system = server.requests[0]["messages"][0]["content"]
-    assert "for a task (the PyTorch model in the interface's `definition`)" in system
+    assert "for a task in PyTorch" in system
     assert "region of a model" not in system
-    assert "region of a model" in rules("code", "cpp")
+    assert "region of a model" in rules("code", "cpp", contract="{}", starting="{}")
 
 
 def test_json_has_the_digest_of_the_task(file: Path, run: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from agentcompile.tasks.contract import contract_of, facts_of, region_of
 from agentcompile.tasks.reading import read
 from agentcompile.tasks.wire import Loaded, Signature, TensorFact
 from tests.unit.fakes import target
-from tests.unit.refined import node
+from tests.unit.refined import contract_in, node
 
 CEILING = Ceiling(dram_bytes_per_s=20e9, cache_bytes_per_s=200e9, flops_per_s=200e9)
 TOLD = Loaded(
@@ -66,8 +65,7 @@ def test_no_measured_number_is_part_of_what_is_asked_for() -> None:
 
 def test_a_question_shows_rates_and_pytorch_s_times() -> None:
     nodes = (node(0, None, 9000.0),)
-    text = prompt_of(made(), nodes, alone("code"), attempt=1).user
-    told: dict[str, Any] = json.loads(text)["contract"]["measured"]
+    told: dict[str, Any] = contract_in(prompt_of(made(), nodes, alone("code"), attempt=1).system)["measured"]
     assert told["baseline"]["us"] == {"pytorch": 9.0}
     assert (told["dram_gb_per_s"], told["binds"]) == (20.0, "flops")
 
@@ -76,7 +74,12 @@ def test_rates_that_were_measured_beside_others_give_no_floor() -> None:
     assert made().floor_ns == pytest.approx(1e9 * TOLD.flops / 200e9)
     busy = made(ceiling=replace(CEILING, calm=False))
     assert busy.floor_ns == 0.0
-    assert busy.measured["quiet"] is False  # type: ignore[index,call-overload]
+    assert isinstance(busy.measured, dict)
+    assert busy.measured["quiet"] is False
+    assert busy.measured.keys() == {"quiet", "about", "baseline"}, "no rate that is too low, and no floor of it"
+    text = prompt_of(busy, (node(0, None, 9000.0),), alone("code"), attempt=1)
+    assert "floor_by" not in text.system
+    assert "over_floor" not in text.user
 
 
 def test_what_a_contract_gives_to_start_from_is_read_as_a_template() -> None:
@@ -97,4 +100,4 @@ def test_what_a_contract_gives_to_start_from_is_read_as_a_template() -> None:
     assert isinstance(found, Template), found
     assert found.source_name == KERNEL_FILES["cpp"]
     assert found.launches[0].arguments == ("in0", "weight", "out0")
-    assert "row-major" in interface["manifest"]["keys"]["layouts"]
+    assert "layouts" not in interface["manifest"]["keys"], "nothing of a task is packed"
