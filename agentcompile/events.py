@@ -97,6 +97,8 @@ class RegionFound(_Clean):
     """The region's interface, one line for each port: ``x: activation, read, bf16 [1, 1, 1024]``."""
     dims: tuple[tuple[str, int], ...] = ()
     """Names that a template's constraints may use beside parameters, with their values here; a missing name is 0."""
+    covers: tuple[int, ...] = ()
+    """Places in the graph of the operators of all its sites, ascending; regions that share one overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,24 +121,66 @@ def tabs(screens: Screens, shown: ScreenSpec, note: str, width: int, ink: Ink) -
     return line(*spans, (ink.fit(note, max(width - used - 1, 0), right=True), "dim"), " ")
 
 
+def tab_at(screens: Screens, x: int, ink: Ink) -> int:
+    """Return the number of the screen whose name is drawn at cell `x`; 0 where there is none."""
+    left = 1
+    for number, screen in enumerate(screens, 1):
+        left += ink.width(f" {number} {screen.title} ")
+        if 1 <= x < left:
+            return number
+    return 0
+
+
 def rule(width: int, ink: Ink) -> Line:
     """Return a line across."""
     return line((ink.text("─") * width, "rule"))
 
 
+_LAST = (("?", "help", True), ("q", "quit", True))
+"""The keys that the last line always ends with."""
+
+
 def keys(shown: Sequence[tuple[str, str, bool]], width: int, ink: Ink) -> Line:
     """Return the last line: keys with their labels, dimmed where they do nothing now; it ends with `? help  q quit`."""
-    end: list[Span] = [("?", "key"), (" help  ", ""), ("q", "key"), (" quit ", "")]
-    room = width - sum(ink.width(text) for text, _ in end) - 1
-    spans: list[Span] = [(" ", "")]
+    (fitting, room), end = _fitting(shown, width, ink), _caps(_LAST, ink)
+    end[-1] = (f"{end[-1][0].rstrip()} ", "")
+    return line((" ", ""), *_caps(fitting, ink), (" " * max(room, 0), ""), *end)
+
+
+def key_at(shown: Sequence[tuple[str, str, bool]], width: int, x: int, ink: Ink) -> str:
+    """Return the key that the last line draws at cell `x`; empty where it draws none."""
+    fitting, room = _fitting(shown, width, ink)
+    left = 1
+    for one in fitting:
+        left += _cells([one], ink)
+        if 1 <= x < left:
+            return one[0]
+    left += room
+    for one in _LAST:
+        if left <= x < left + _cells([one], ink):
+            return one[0]
+        left += _cells([one], ink)
+    return ""
+
+
+def _fitting(shown: Sequence[tuple[str, str, bool]], width: int, ink: Ink) -> tuple[list[tuple[str, str, bool]], int]:
+    """Return the keys that a line has room for beside the last ones, and the cells that are left between both."""
+    room = width - _cells(_LAST, ink)
+    kept = []
+    for one in shown:
+        if (cells := _cells([one], ink)) <= room:
+            kept.append(one)
+            room -= cells
+    return kept, room
+
+
+def _cells(shown: Sequence[tuple[str, str, bool]], ink: Ink) -> int:
+    return sum(ink.width(text) for text, _ in _caps(shown, ink))
+
+
+def _caps(shown: Sequence[tuple[str, str, bool]], ink: Ink) -> list[Span]:
+    """Return keys with their labels, each key set apart from its label by its look and a blank."""
+    spans: list[Span] = []
     for key, label, able in shown:
-        piece: list[Span] = [
-            (ink.text(key), "key" if able else "dim"),
-            (f" {ink.text(label)}  ", "" if able else "dim"),
-        ]
-        cells = sum(ink.width(text) for text, _ in piece)
-        if cells > room:
-            continue
-        spans += piece
-        room -= cells
-    return line(*spans, (" " * max(room, 0), ""), *end)
+        spans += [(ink.text(key), "key" if able else "dim"), (f" {ink.text(label)}  ", "" if able else "dim")]
+    return spans

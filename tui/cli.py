@@ -152,7 +152,7 @@ def _show(asked: argparse.Namespace, options: Options, flags: Flags, recorded: R
     app = CompilerApp(
         session=session, start=start, open=choose, ink=ink, theme=f"agentcompile-{asked.theme}", plain=not terminal()[1]
     )
-    code = app.run(mouse=False)
+    code = app.run()
     if app.fault is not None:
         raise app.fault
     return int(code or app.return_code or ExitCode.OK)

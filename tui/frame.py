@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from agentcompile.runs.progress import State
 
@@ -34,10 +36,15 @@ def frame(scene: Scene, view: View, ink: Ink, screens: Screens = SCREENS) -> lis
         chrome.rule(width, ink),
     ]
     said = _said(scene, view, screen, width, ink)
-    room = height - HEAD - FOOT + 1 - len(said)
+    room = body_height(scene, view, ink, screens)
     body = _overlay(scene, view, width, room, ink, screens) or _body(scene, view, screen, width, room, ink, screens)
     foot = [*said, chrome.keys(footer(scene, view, screens), width, ink)]
     return shaped([*head, *shaped(body, width, room, ink), *foot], width, height, ink)
+
+
+def body_height(scene: Scene, view: View, ink: Ink, screens: Screens) -> int:
+    """Return the lines between the rule at the top and what was said."""
+    return view.height - HEAD - FOOT + 1 - len(_said(scene, view, shown(screens, view), view.width, ink))
 
 
 def _top(state: State, scene: Scene, width: int, ink: Ink) -> list[Line]:
@@ -114,7 +121,7 @@ def _overlay(scene: Scene, view: View, width: int, height: int, ink: Ink, screen
         case Pick() as pick:
             return _picking(pick, width, height, ink)
         case Dialog() as dialog:
-            return _dialog(dialog, width, ink)
+            return dialog_lines(dialog, width, ink)
         case _:
             return []
 
@@ -138,7 +145,8 @@ def _picking(pick: Pick, width: int, height: int, ink: Ink) -> list[Line]:
     return _listed(head, rows, pick.cursor, height)
 
 
-def _dialog(dialog: Dialog, width: int, ink: Ink) -> list[Line]:
+def dialog_lines(dialog: Dialog, width: int, ink: Ink) -> list[Line]:
+    """Return a question over the body; its last line names the two keys that answer it."""
     lines = [BLANK, line((f"  {dialog.title}", "title")), BLANK]
     if dialog.name is not None:
         folder = pairs([("folder", f"{dialog.folder}/{dialog.name.text}")], ink, width - 4)
@@ -150,9 +158,14 @@ def _dialog(dialog: Dialog, width: int, ink: Ink) -> list[Line]:
     return [*lines, BLANK, line("  ", ("enter", "key"), f" {dialog.does}   ", ("escape", "key"), " leaves it")]
 
 
+def listed_from(at: int, count: int, height: int) -> int:
+    """Return the first row of a list of `count` that is shown below its head and a blank, in `height` lines."""
+    return max(0, min(at - (height - 4) // 2, count - (height - 3)))
+
+
 def _listed(head: Line, rows: Sequence[tuple[Span, str]], at: int, height: int) -> list[Line]:
     lines = [head, BLANK]
-    start = max(0, min(at - (height - 4) // 2, len(rows) - (height - 3)))
+    start = listed_from(at, len(rows), height)
     for number, ((text, style), remark) in enumerate(rows[start : start + height - 3], start):
         mark: Span = ("▌" if number == at else " ", "accent")
         lines.append(line(mark, (text, "bar" if number == at else style), " ", (remark, "dim")))
@@ -175,9 +188,7 @@ def _body(
 ) -> list[Line]:
     left = table_width(view, screen.side)
     right = width - left - RULE
-    pair = next(
-        ((one, two) for one in screens for two in screens if one.opens == two.name and screen in (one, two)), ()
-    )
+    pair = _pair(screen, screens)
     if view.bench and pair:
         tables = _bench(scene, view, screen, pair, left, height, ink)
     elif view.wide:
@@ -187,6 +198,40 @@ def _body(
     else:
         return _table(scene, view, screen, width, height, ink)
     return beside(tables, _detail(scene, view, screen, right, height, ink), left, right, height, ink)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Area:
+    """Where a screen's table or detail is drawn in the body: its cells, counted from the body's own corner."""
+
+    screen: ScreenSpec
+    kind: Literal["table", "detail"]
+    left: int = 0
+    top: int = 0
+    width: int
+    height: int
+
+
+def areas(view: View, height: int, screens: Screens) -> list[Area]:
+    """Return the areas of a body of `height` lines, where nothing lies over it."""
+    screen = shown(screens, view)
+    if not view.wide:
+        return [Area(screen=screen, kind="detail" if view.detail else "table", width=view.width, height=height)]
+    left = table_width(view, screen.side)
+    detail = Area(screen=screen, kind="detail", left=left, width=view.width - left, height=height)
+    pair = _pair(screen, screens)
+    if not (view.bench and pair):
+        return [Area(screen=screen, kind="table", width=left, height=height), detail]
+    over = upper_height(height, screen is pair[1])
+    upper = Area(screen=pair[0], kind="table", width=left, height=over)
+    lower = Area(screen=pair[1], kind="table", top=over + 1, width=left, height=height - over - 1)
+    return [upper, lower, detail]
+
+
+def _pair(screen: ScreenSpec, screens: Screens) -> tuple[ScreenSpec, ...]:
+    """Return the two screens that share a workbench, where `screen` is one of them."""
+    found = ((one, two) for one in screens for two in screens if one.opens == two.name and screen in (one, two))
+    return next(found, ())
 
 
 def _bench(

@@ -21,7 +21,7 @@ from .trials import short
 
 COLUMNS = (
     Column(head="state", width=12),
-    Column(head="field", width=16, grow=1),
+    Column(head="field", width=16, grow=1, middle=True),
     Column(head="locked", width=12, grow=2),
     Column(head="here", width=12, grow=2),
     Column(head="remedy", width=18, grow=2, drop=1),

@@ -131,7 +131,7 @@ def _node(
     node, ratio = search.nodes[branch.id], _speedup(search, branch.id)
     style: Style = "accent" if branch.id in search.path else "" if ratio else "dim"
     if trial is not None:
-        state = state_of(trial, row, runs)
+        state = state_of(trial, row.best.candidate if row.best else "", runs)
     else:
         state = ("◐ timing", "accent") if any(id == branch.id for id, _ in row.under_way) else ("○ waiting", "dim")
     cells: tuple[Span, ...] = (

@@ -21,7 +21,9 @@ from agentcompile.runs.recorded_searches import RecordedSearches
 
 from . import asks, compiler, source
 from .feed import Feed
+from .ink import Ink
 from .locking import lock_facts
+from .pointing import clicked, wheeled
 from .scene import Call, Effect, Page, Replay, Scene, Send, Steer, View
 from .screen import Screens, shown
 from .screens import SCREENS
@@ -154,6 +156,16 @@ class Session:
         step = press(self.scene, self.view, key, character, self.screens)
         self.view = step.view
         return step.effects
+
+    def click(self, x: int, y: int, ink: Ink) -> tuple[Effect, ...]:
+        """Take a click on a cell, and return the effects that `act` brings about."""
+        step = clicked(self.scene, self.view, x, y, ink, self.screens)
+        self.view = step.view
+        return step.effects
+
+    def wheel(self, x: int, y: int, by: int, ink: Ink) -> None:
+        """Take one notch of the wheel over a cell, 1 downwards or -1 upwards."""
+        self.view = wheeled(self.scene, self.view, x, y, by, ink, self.screens).view
 
     def act(self, effect: Effect) -> Outcome:
         """Bring an effect about; it may take seconds where a compiler must answer, so it runs beside the screen."""

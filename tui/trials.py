@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Choice, Impossible, Kernel, Measured, Measurement, Trial
+from agentcompile.ir.trial import Choice, Impossible, Kernel, Measured, Measurement, Plan, Trial
 from agentcompile.runs.persistent import GrowingSequence
 from agentcompile.runs.progress import RegionProgress, State
 
@@ -52,10 +52,15 @@ class Same(Generic[T]):
 def placed(state: State) -> Placed:
     """Return what the decode plans run in each region; where plans differ, that of the shortest context."""
     found: dict[str, Choice] = {}
-    for plan in sorted(state.final, key=lambda plan: (plan.regime.batch, plan.regime.context)):
-        for part in plan.parts if plan.phase == "decode" else ():
-            found.setdefault(part.region, part.choice)
+    for part in (part for plan in decode_plans(state) for part in plan.parts):
+        found.setdefault(part.region, part.choice)
     return found
+
+
+def decode_plans(state: State) -> list[Plan]:
+    """Return the plans of decode steps as a lock has them, that of the smallest batch and shortest context first."""
+    plans = sorted(state.final, key=lambda plan: (plan.regime.batch, plan.regime.context))
+    return [plan for plan in plans if plan.phase == "decode"]
 
 
 def ordered(state: State) -> tuple[RegionProgress, ...]:
@@ -108,13 +113,13 @@ def _latest(trials: Same[GrowingSequence[Trial]], region: str) -> Mapping[str, T
     return found
 
 
-def state_of(trial: Trial, row: RegionProgress | None, runs: Choice | None) -> Span:
-    """Return a candidate's state as glyph and word; `runs` is what its region runs."""
+def state_of(trial: Trial, best: str, runs: Choice | None) -> Span:
+    """Return a candidate's state as glyph and word; `best` is the id that is marked so, `runs` what its region runs."""
     if trial.verdict.kind != "measured":
         return _FAILED[trial.verdict.kind]
     if isinstance(runs, Kernel) and runs.candidate.id == trial.candidate.id:
         return "● chosen", "good"
-    if row is not None and row.best is not None and row.best.candidate == trial.candidate.id:
+    if best == trial.candidate.id:
         return "▲ best", "good"
     return ("✓ confirmed", "") if trial.fidelity == "confirm" else ("✓ measured", "")
 
@@ -139,8 +144,24 @@ def short(label: str) -> str:
     return label.partition("/")[2] or label
 
 
+def named(candidate: Candidate, cells: int) -> str:
+    """Return a candidate's variant with its parameters in `cells` cells, their names shortened where need be."""
+    label = short(candidate.label)
+    return label if len(label) <= cells else brief(candidate)
+
+
 def brief(candidate: Candidate) -> str:
-    """Return a candidate's variant with its values in the order of the parameters, for where there is little room."""
-    values = ", ".join(str(value) for _, value in candidate.params)
+    """Return a candidate's variant with its parameters, each by the start that tells its name: ``rows(R=4)``."""
+    names = [name for name, _ in candidate.params]
+    values = ", ".join(f"{_start(name, names)}={value}" for name, value in candidate.params)
     variant = candidate.template.partition("/")[2] or candidate.template
     return f"{variant}({values})" if values else variant
+
+
+def _start(name: str, names: Sequence[str]) -> str:
+    others = [other for other in names if other != name]
+    return next(name[:end] for end in range(1, len(name) + 1) if end == len(name) or not _any(others, name[:end]))
+
+
+def _any(names: Sequence[str], start: str) -> bool:
+    return any(name.startswith(start) for name in names)

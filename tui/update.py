@@ -8,7 +8,7 @@ from .asks import answered
 from .editing import edited, named
 from .ink import Style
 from .keys import acts, bound, elsewhere, here, narrowed, offers
-from .moving import scrolled, stepped
+from .moving import followed, scrolled, stepped
 from .scene import Ask, Dialog, Page, Palette, Pick, Scene, Step, View
 from .screen import Act, Screens, shown
 from .screens import SCREENS
@@ -54,7 +54,8 @@ def _asked(scene: Scene, view: View, ask: Ask, key: str, character: str, screens
     ask = edited(ask, key, character) if typed else ask
     view = replace(view, overlay=ask if typed else None)
     if ask.action == "filter":
-        return Step(view=replace(view, filter={**view.filter, view.mode: ask.text if typed else ask.text.strip()}))
+        view = replace(view, filter={**view.filter, view.mode: ask.text if typed else ask.text.strip()})
+        return Step(view=followed(scene, view, shown(screens, view)))
     return Step(view=view) if typed else answered(scene, view, shown(screens, view), ask)
 
 

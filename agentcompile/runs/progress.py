@@ -322,7 +322,9 @@ def _without(stages: tuple[StageRow, ...], stage: FlowStage) -> tuple[StageRow, 
     return tuple(row for row in stages if row.stage != stage)
 
 
-_SHOWN = ("region", "name", "regime", "sites", "flops", "bytes", "floor_ns", "share", "operators", "ports", "dims")
+_SHOWN = (
+    "region", "name", "regime", "sites", "flops", "bytes", "floor_ns", "share", "operators", "ports", "dims", "covers",
+)  # fmt: skip
 _KEPT = ("state", "counts", "proposed", "consulted", "best", "choice", "head", "advice")
 """Fields of a row that stay when a resumed run finds its region again."""
 

@@ -109,6 +109,7 @@ class RegionProgress:
     operators: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()
     dims: tuple[tuple[str, int], ...] = ()
+    covers: tuple[int, ...] = ()
     state: RowState = "found"
     templates: int = 0
     points: int = 0

@@ -110,16 +110,17 @@ def cut(
         cuts.append(Cut(graph=graph, partition=found, summary=summary, residency=lives))
     told: set[str] = set()
     for one in cuts[:-1]:
+        places = {node.id: at for at, node in enumerate(one.graph.nodes)}
         for row in one.summary.rows:
             if row.region.id not in told:
-                emit(_found(row, target))
+                emit(_found(row, target, places))
         told |= set(one.regions)
     for boundary in cuts[0].partition.boundaries:
         emit(BoundaryFound(op=boundary.op, reason=boundary.reason, detail=boundary.detail, path=boundary.path))
     return tuple(cuts[:-1]), cuts[-1]
 
 
-def _found(row: RegionFigures, target: Target) -> RegionFound:
+def _found(row: RegionFigures, target: Target, places: Mapping[str, int]) -> RegionFound:
     region = row.region
     return RegionFound(
         region=region.id,
@@ -134,6 +135,7 @@ def _found(row: RegionFigures, target: Target) -> RegionFound:
         operators=tuple(node.op for node in region.body.nodes),
         ports=tuple(_interface(port) for port in region.ports),
         dims=tuple((name, value) for name, value in scope(region, target).items() if value),
+        covers=tuple(sorted(places[node] for site in region.sites for node in site.nodes)),
     )
 
 
