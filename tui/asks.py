@@ -12,9 +12,10 @@ from agentcompile.control.actions import action
 from agentcompile.ir.template import Params, ParamValue
 from agentcompile.ir.trial import Kernel
 
+from . import confirming
 from .decided import approval_of
 from .scene import Ask, Call, Scene, Send, Step, View, What
-from .screen import Act, Does, Group, ScreenSpec, called, key_of
+from .screen import Act, Does, Group, ScreenSpec, key_of
 from .trials import SEVERAL, latest, placed, region_of
 
 WORKS = ("live", "paused")
@@ -188,14 +189,14 @@ REJECT = commanded("reject", _asks("reject", "Why not {}? (may be empty)"))
 OVERRIDE = commanded("override", _asks("override", "Why should {} run this?"))
 EDIT = commanded("edit", _edited)
 UNDO = commanded("undo", _sent(lambda *_: commands.Undo()))
-APPROVE_SAFE = commanded("approve-safe", _sent(lambda *_: commands.ApproveSafe()))
-REJECT_REST = commanded("reject-rest", _sent(lambda *_: commands.RejectRest()))
+APPROVE_SAFE = commanded("approve-safe", confirming.approving, more="; asks first")
+REJECT_REST = commanded("reject-rest", confirming.rejecting, more="; asks first")
 PAUSE = replace(commanded("pause", _paused, "run", "; then resume, also where it had stopped"), why_not=_not_paused)
 CANCEL = commanded(
     "cancel", _sent(lambda scene, region, _: commands.Cancel(candidate=_under_way(scene, region))), "run"
 )
 RERUN = commanded("rerun", _sent(lambda scene, _, candidate: commands.Rerun(candidate=candidate)), "run")
 WRITE = commanded("write", _written, "run")
-STOP = commanded("stop", called("stop"), "app")
+STOP = commanded("stop", confirming.stopping, "app", "; asks first")
 SOURCE = _program("source", "v", "the candidate's program; in Lock, the file")
 DIFF = _program("diff", "D", "its program beside that of what runs now")

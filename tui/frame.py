@@ -32,7 +32,7 @@ def frame(scene: Scene, view: View, ink: Ink, screens: Screens = SCREENS) -> lis
     top = screen.top or partial(_top, scene.replay.state if alone and scene.replay else scene.state)
     head = [
         *top(scene, width, ink),
-        chrome.tabs(screens, screen, _note(scene, view, screen), width, ink),
+        chrome.tabs(screens, screen, _note(scene, view, screen, ink), width, ink),
         chrome.rule(width, ink),
     ]
     said = _said(scene, view, screen, width, ink)
@@ -57,14 +57,17 @@ def too_small(width: int, height: int, ink: Ink) -> list[Line]:
     return shaped([line((piece, "warn")) for piece in ink.wrap(text, max(width, 1))], width, height, ink)
 
 
-def _note(scene: Scene, view: View, screen: ScreenSpec) -> str:
+def _note(scene: Scene, view: View, screen: ScreenSpec, ink: Ink) -> str:
+    """Return what is filtered and sorted, else what the first line had no room for."""
     notes = []
     if wanted := view.filter.get(screen.name):
         notes.append(f"filter: {wanted}")
     sort, columns = view.sort.get(screen.name, -1), screen.columns(scene, view)
     if 0 <= sort < len(columns):
         notes.append(f"by {columns[sort].head}")
-    return " · ".join(notes)
+    if notes or screen.top is not None:
+        return " · ".join(notes)
+    return chrome.left_over(scene, view.width, ink)
 
 
 def _said(scene: Scene, view: View, screen: ScreenSpec, width: int, ink: Ink) -> list[Line]:

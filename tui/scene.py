@@ -151,6 +151,24 @@ class Steer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """An effect: send a command to the compiler, or write it into the run where no compiler works."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """An effect that the app brings about itself; `text` is the candidate of a source or a difference."""
+
+    what: What
+    text: str = ""
+
+
+Effect = Send | Call | Steer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dialog:
     """A question over the whole body before something is done: what it is about, and what it does."""
 
@@ -158,7 +176,7 @@ class Dialog:
     about: tuple[Span, ...]
     does: str
     """What `enter` does, as a verb."""
-    effect: Steer
+    effect: Effect
     name: Ask | None = None
     """The name that a person may change; None where there is none."""
     folder: str = ""
@@ -203,24 +221,6 @@ class View:
     def bench(self) -> bool:
         """Whether the workbench fits."""
         return self.width >= BENCH[0] and self.height >= BENCH[1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """An effect: send a command to the compiler, or write it into the run where no compiler works."""
-
-    command: Command
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """An effect that the app brings about itself; `text` is the candidate of a source or a difference."""
-
-    what: What
-    text: str = ""
-
-
-Effect = Send | Call | Steer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +20,8 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.lockfile.files import read_lock
 from agentcompile.runs.recorded_searches import RecordedSearches
 
-from . import asks, compiler, source
+from . import asks, chrome, compiler, source
+from .confirming import resuming
 from .feed import Feed
 from .ink import Ink
 from .locking import lock_facts
@@ -250,6 +252,17 @@ class Session:
         values = {"RUN": scene.path, "REGION": row.name if row else "REGION", "LOCK": scene.lock_path or "LOCK"}
         command = screen.headless if scene.path else action("replay").headless
         return re.sub("|".join(values), lambda found: values[found[0]], command)
+
+    def farewell(self) -> tuple[str, ...]:
+        """Return what a terminal shows after the app: the run's name, and the commands to attach and to go on."""
+        scene = self.scene
+        if not scene.path:
+            return (f"lock {scene.lock_path}: agentcompile replay {shlex.quote(scene.lock_path)}",)
+        path = shlex.quote(scene.path)
+        lines = [f"run {scene.run}: {chrome.life_of(scene)[0].partition(' ')[2]}", f"attach: agentcompile tui {path}"]
+        if scene.state.status != "finished" and not scene.speed:
+            lines.append(f"resume: {resuming(path)}")
+        return tuple(lines)
 
     def end(self) -> None:
         """End a check or replay that runs only for this screen; a compiler goes on."""

@@ -10,6 +10,7 @@ from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Impossible, Kernel, Measured, Measurement, Plan, Trial
 from agentcompile.runs.persistent import GrowingSequence
 from agentcompile.runs.progress import RegionProgress, State
+from agentcompile.runs.rows import trials_in
 
 from .ink import Span, Style
 from .scene import Scene, View
@@ -84,15 +85,6 @@ def region_of(scene: Scene, view: View) -> str:
 def trials_of(state: State, region: str) -> Sequence[Trial]:
     """Return a region's trials in the order they were made."""
     return trials_in(state.trials, region)
-
-
-def trials_in(trials: GrowingSequence[Trial], region: str) -> Sequence[Trial]:
-    """Return those of `trials` that are of a region, in the order they were made."""
-    return trials.of(_region, region)
-
-
-def _region(trial: Trial) -> str:
-    return trial.candidate.region
 
 
 def latest(state: State, region: str) -> Mapping[str, Trial]:

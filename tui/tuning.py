@@ -19,6 +19,7 @@ from agentcompile.ir.trial import (
     Trial,
     reason,
 )
+from agentcompile.runs.losses import why_lost
 from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.tables import duration
 
@@ -261,6 +262,8 @@ def detail(scene: Scene, view: View, candidate: str, width: int, ink: Ink) -> li
         )
     if (m := measured(trial)) is not None:
         lines += _times(m, row, width, ink)
+    if lost := why_lost(state, trial):
+        lines += [line(), line(("Why it lost", "head")), *(line(piece) for piece in ink.wrap(lost, width))]
     if warning := warning_of(trial):
         lines += [line(), *(line((piece, "warn")) for piece in ink.wrap(f"▲ {warning}", width))]
     lines += searching.proposal(scene, view, candidate, width, ink)

@@ -9,7 +9,7 @@ from .editing import edited, named
 from .ink import Style
 from .keys import acts, bound, elsewhere, here, narrowed, offers
 from .moving import followed, scrolled, stepped
-from .scene import Ask, Dialog, Page, Palette, Pick, Scene, Step, View
+from .scene import Ask, Dialog, Page, Palette, Pick, Scene, Steer, Step, View
 from .screen import Act, Screens, shown
 from .screens import SCREENS
 
@@ -98,9 +98,10 @@ def _confirmed(view: View, dialog: Dialog, key: str, character: str) -> Step:
         case "escape":
             return _said(replace(view, overlay=None), "Nothing was changed.")
         case "enter":
-            name = dialog.name.text.strip() if dialog.name is not None else ""
-            step = _said(replace(view, overlay=None), f"{dialog.title} …")
-            return replace(step, effects=(replace(dialog.effect, name=name),))
+            effect = dialog.effect
+            if dialog.name is not None and isinstance(effect, Steer):
+                effect = replace(effect, name=dialog.name.text.strip())
+            return replace(_said(replace(view, overlay=None), f"{dialog.title} …"), effects=(effect,))
         case _ if dialog.name is not None:
             return Step(view=replace(view, overlay=replace(dialog, name=edited(dialog.name, key, character))))
         case _:
