@@ -11,10 +11,11 @@ from agentcompile.runs.progress import State
 
 from . import chrome
 from .decided import changes
+from .forms import form_lines
 from .grid import pairs, table
 from .ink import BLANK, Ink, Line, Span, beside, line, shaped
 from .keys import Offer, footer, narrowed, offers
-from .scene import LEAST, Ask, Dialog, Page, Palette, Pick, Scene, View
+from .scene import LEAST, Ask, Dialog, Form, Page, Palette, Pick, Scene, View
 from .screen import FOOT, HEAD, RULE, Screens, ScreenSpec, cursor, key_of, rows, shown, table_width, upper_height
 from .screens import SCREENS
 from .source import colours
@@ -125,6 +126,8 @@ def _overlay(scene: Scene, view: View, width: int, height: int, ink: Ink, screen
             return _picking(pick, width, height, ink)
         case Dialog() as dialog:
             return dialog_lines(dialog, width, ink)
+        case Form() as form:
+            return form_lines(form, scene, width, ink)
         case _:
             return []
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from . import chrome
+from .forms import at_cell, form_lines
 from .frame import Area, areas, body_height, dialog_lines, listed_from
 from .grid import column_at, shown_rows
-from .ink import Ink
+from .ink import Ink, Line
 from .keys import footer, narrowed, offers
 from .moving import moved, scrolled, sorted_by, stepped
-from .scene import LEAST, Ask, Dialog, Page, Palette, Pick, Scene, Step, View
+from .scene import LEAST, Ask, Dialog, Form, Page, Palette, Pick, Scene, Step, View
 from .screen import HEAD, Screens, cursor, rows, selected, shown
 from .screens import SCREENS
 from .update import press
@@ -82,12 +83,20 @@ def _over(scene: Scene, view: View, x: int, line: int, height: int, ink: Ink, sc
             return _listed(scene, view, pick, len(pick.options), line, height, screens)
         case Dialog() as dialog:
             lines = dialog_lines(dialog, view.width, ink)
-            if line != len(lines) - 1:
-                return Step(view=view)
-            leaves = lines[-1].plain.rindex("escape")
-            return press(scene, view, "escape" if x >= leaves else "enter", "", screens)
+            return _answered(scene, view, lines, x, screens) if line == len(lines) - 1 else Step(view=view)
+        case Form() as form:
+            lines = form_lines(form, scene, view.width, ink)
+            if line == len(lines) - 1:
+                return _answered(scene, view, lines, x, screens)
+            return Step(view=replace(view, overlay=at_cell(form, x, line, view.width)))
         case _:
             return Step(view=view)
+
+
+def _answered(scene: Scene, view: View, lines: list[Line], x: int, screens: Screens) -> Step:
+    """Return what a click on the last line of a question does, which names the two keys that answer it."""
+    leaves = lines[-1].plain.rindex("escape")
+    return press(scene, view, "escape" if x >= leaves else "enter", "", screens)
 
 
 def _listed(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agentcompile.control.commands import Command
+from agentcompile.ir.template import Candidate, Param, Params
 from agentcompile.runs.progress import State
 from agentcompile.runs.recorded_searches import RecordedSearches
 
@@ -140,6 +141,19 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """The parameters of a candidate with their domains, as a person changes them."""
+
+    candidate: Candidate
+    params: tuple[Param, ...]
+    values: Params
+    requires: tuple[str, ...] = ()
+    dims: tuple[tuple[str, int], ...] = ()
+    """Names that constraints may read beside parameters, with their values."""
+    cursor: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Steer:
     """An effect: do with a session of `refine` what the verb of that name does."""
 
@@ -183,7 +197,7 @@ class Dialog:
     """The folder in which a folder of that name is made."""
 
 
-Overlay = Ask | Palette | Page | Pick | Dialog
+Overlay = Ask | Palette | Page | Pick | Dialog | Form
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

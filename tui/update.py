@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from .asks import answered
 from .editing import edited, named
+from .forms import pressed
 from .ink import Style
 from .keys import acts, bound, elsewhere, here, narrowed, offers
 from .moving import followed, scrolled, stepped
-from .scene import Ask, Dialog, Page, Palette, Pick, Scene, Steer, Step, View
+from .scene import Ask, Dialog, Form, Page, Palette, Pick, Scene, Steer, Step, View
 from .screen import Act, Screens, shown
 from .screens import SCREENS
 
@@ -28,6 +29,8 @@ def press(scene: Scene, view: View, key: str, character: str = "", screens: Scre
             return _paged(view, page, named(key, character))
         case Dialog() as dialog:
             return _confirmed(view, dialog, key, character)
+        case Form() as form:
+            return pressed(scene, view, form, named(key, character))
         case None:
             act = bound(named(key, character), shown(screens, view), screens)
             return _perform(scene, view, act, screens) if act is not None else Step(view=view)

@@ -71,8 +71,7 @@ def test_registers_are_named_where_they_cost_warps(arch: str, registers: tuple[i
     slow = trial(8, timed(0.0))
     slow = replace(slow, source="slow")
     reports = {
-        source: (Resources(entry="k", registers=count),)
-        for source, count in zip(("slow", "s"), registers, strict=True)
+        source: (Resources(entry="k", registers=count),) for source, count in zip(("slow", "s"), registers, strict=True)
     }
     told = why_lost(state(BEST, slow, target=replace(TARGET, kind="cuda", arch=arch)), slow, reports)
     assert (said in told) if said else ("registers" not in told)
