@@ -14,9 +14,9 @@ from .scene import Scene
 from .screen import Screens, ScreenSpec
 
 FLOW: tuple[FlowStage, ...] = (
-    "capture", "probe", "partition", "space", "advise", "search", "choose", "cover", "admit", "lock",
+    "capture", "probe", "partition", "space", "advise", "search", "choose", "cover", "admit", "verify", "lock",
 )  # fmt: skip
-_SHORT = {"partition": "cut", "advise": "advice", "cover": "plan", "admit": "step"}
+_SHORT = {"partition": "cut", "advise": "advice", "cover": "plan", "admit": "step", "verify": "check"}
 _LIVES: dict[str, Span] = {
     "live": ("● running", "accent"),
     "paused": ("‖ paused", "warn"),

@@ -134,6 +134,30 @@ class LockRunner:
                 stream.close()
 
 
+OPENERS = ("xdg-open", "open")
+"""Programs that open a file as a person's desktop would."""
+
+
+def report_of(run: Path) -> Path | None:
+    """Return the newest HTML report in a run directory; None where there is none."""
+    return max(run.glob("*.html"), key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def show(path: Path) -> bool:
+    """Open a file beside the terminal, and return whether there is a program that does."""
+    opener = next((found for name in OPENERS if (found := shutil.which(name))), "")
+    if not opener:
+        return False
+    try:
+        subprocess.Popen(
+            [opener, str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError:
+        return False
+    return True
+
+
 def model_flags(model: str) -> list[str]:
     """Return the flag `--model` for a lock whose run knows where its checkpoint is; none otherwise."""
     return ["--model", model] if model and is_here(model) else []

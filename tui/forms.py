@@ -21,6 +21,8 @@ UNKNOWN = "The run does not record which values its template allows; agentcompil
 _HEAD = 4
 """Lines above the parameters."""
 _NAME = 14
+BREAKS = "⊘"
+"""Behind a value that breaks a constraint beside the others."""
 
 
 def offer_of(scene: Scene, trial: Trial | None) -> Offer | None:
@@ -122,7 +124,7 @@ def form_lines(form: Form, scene: Scene, width: int, ink: Ink) -> list[Line]:
     lines = [
         BLANK,
         line((f"  Parameters of {short(form.candidate.label)}", "title")),
-        line(("  j k choose one, h l change it; what is marked ⊘ breaks a constraint beside the others", "dim")),
+        line((f"  j k choose one, h l change it; {BREAKS} breaks a constraint", "dim")),
         BLANK,
     ]
     for at, param in enumerate(form.params):
@@ -156,7 +158,10 @@ def _known(scene: Scene, form: Form) -> Span:
 def _domain(form: Form, at: int, width: int) -> list[Span]:
     """Return the values of a parameter, the chosen one marked; where there are too many, those around it."""
     param, now = form.params[at], _place(form, form.params[at])
-    cells = [f" {value}{'⊘' if refusal(valued(form, at, place)) else ' '}" for place, value in enumerate(param.domain)]
+    cells = []
+    for place, value in enumerate(param.domain):
+        text = f"{value}{BREAKS if refusal(valued(form, at, place)) else ''}"
+        cells.append(f"[{text}]" if place == now else f" {text} ")
     first, last = now, now + 1
     room = width - len(cells[now]) - 4
     while (first > 0 or last < len(cells)) and room > 0:
@@ -170,7 +175,7 @@ def _domain(form: Form, at: int, width: int) -> list[Span]:
             break
     spans: list[Span] = [("… ", "dim")] if first else []
     for place in range(first, last):
-        broken = cells[place].endswith("⊘")
+        broken = BREAKS in cells[place]
         spans.append((cells[place], "bar" if place == now else "dim" if broken else ""))
     return [*spans, (" …", "dim")] if last < len(cells) else spans
 
@@ -183,7 +188,7 @@ def at_cell(form: Form, x: int, y: int, width: int) -> Form:
     left = _NAME + 2
     param = form.params[at]
     for text, _ in _domain(form, at, width - _NAME - 2):
-        value = text.strip(" ⊘")
+        value = text.strip(f" []{BREAKS}")
         if left <= x < left + len(text) and value != "…":
             place = next(place for place, one in enumerate(param.domain) if str(one) == value)
             return valued(form, at, place)

@@ -10,12 +10,13 @@ from typing import Literal
 from agentcompile.runs.progress import State
 
 from . import chrome
+from .charts import chart_lines
 from .decided import changes
 from .forms import form_lines
 from .grid import pairs, table
 from .ink import BLANK, Ink, Line, Span, beside, line, shaped
 from .keys import Offer, footer, narrowed, offers
-from .scene import LEAST, Ask, Dialog, Form, Page, Palette, Pick, Scene, View
+from .scene import LEAST, Ask, Chart, Dialog, Form, Page, Palette, Pick, Scene, View
 from .screen import FOOT, HEAD, RULE, Screens, ScreenSpec, cursor, key_of, rows, shown, table_width, upper_height
 from .screens import SCREENS
 from .source import colours
@@ -128,6 +129,8 @@ def _overlay(scene: Scene, view: View, width: int, height: int, ink: Ink, screen
             return dialog_lines(dialog, width, ink)
         case Form() as form:
             return form_lines(form, scene, width, ink)
+        case Chart() as chart:
+            return chart_lines(chart, scene, view, width, height, ink)
         case _:
             return []
 
@@ -182,9 +185,9 @@ def _page(page: Page, width: int, height: int, ink: Ink) -> list[Line]:
     lines = colours(page, width - 2, ink)
     top = max(0, min(page.top, len(lines) - (height - 1)))
     stop = min(top + height - 1, len(lines))
-    where = (
-        f"{top + 1}–{stop} of {len(lines)}   j k scroll, escape leaves" if lines else "nothing to show   escape leaves"
-    )
+    more = "tab next screen, " if page.screen else ""
+    place = f"{top + 1}–{stop} of {len(lines)}   {more}j k scroll" if lines else "nothing to show"
+    where = f"{place}, escape leaves"
     head = line((f" {ink.fit(page.title, max(width - ink.width(where) - 3, 10))} ", "title"), (where, "dim"))
     return [head, *(Line(((" ", ""), *one.spans)) for one in lines[top:stop])]
 

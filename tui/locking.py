@@ -35,6 +35,8 @@ _GRADES: dict[str, Span] = {
     "refuse": ("✗ refused", "bad"),
 }
 _BY = {"overridden": "a person", "rejected": "a person", "approved": "measurement, a person approved"}
+_DONE_STAGES = 3
+"""Finished stages that are named beside the one under way."""
 _AHEAD: Span = ("○ to write", "dim")
 _DONE: Span = ("✓ locked", "good")
 
@@ -123,7 +125,20 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
         first = line(("Lock ", "title"), (scene.lock_path, ""))
     else:
         first = line(("Not written yet  ", "title"), (scene.lock_path, "dim"))
-    return [first, _replay_line(scene, ink)]
+    return [
+        first,
+        _replay_line(scene, ink) if scene.replay is not None else _writing(scene) or _replay_line(scene, ink),
+    ]
+
+
+def _writing(scene: Scene) -> Line | None:
+    """Return how far a compiler is that will write the lock: its stages with their seconds, and what it does now."""
+    state = scene.state
+    if scene.life not in ("live", "paused") or state.lock is not None or not state.settled or state.stage is None:
+        return None
+    done = [f"{row.stage} {row.seconds:.1f} s" for row in state.stages if row.seconds is not None]
+    now = f"◐ {state.stage}{f': {state.working}' if state.working else ''}"
+    return line(("Writing it: ", "title"), (now, "accent"), (f"  {'  '.join(done[-_DONE_STAGES:])}", "dim"))
 
 
 def _replay_line(scene: Scene, ink: Ink) -> Line:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from . import chrome
+from . import charts, chrome
 from .forms import at_cell, form_lines
 from .frame import Area, areas, body_height, dialog_lines, listed_from
 from .grid import column_at, shown_rows
 from .ink import Ink, Line
 from .keys import footer, narrowed, offers
 from .moving import moved, scrolled, sorted_by, stepped
-from .scene import LEAST, Ask, Dialog, Form, Page, Palette, Pick, Scene, Step, View
+from .scene import LEAST, Ask, Chart, Dialog, Form, Page, Palette, Pick, Scene, Step, View
 from .screen import HEAD, Screens, cursor, rows, selected, shown
 from .screens import SCREENS
 from .update import press
@@ -52,7 +52,7 @@ def wheeled(scene: Scene, view: View, x: int, y: int, by: int, ink: Ink, screens
             for _ in range(NOTCH):
                 page = scrolled(page, "down" if by > 0 else "up", view.height - 7)
             return Step(view=replace(view, overlay=page))
-        case Palette() | Pick():
+        case Palette() | Pick() | Chart():
             return press(scene, view, "down" if by > 0 else "up", "", screens)
         case None:
             area = _area(view, x, y - HEAD, height, screens)
@@ -89,6 +89,9 @@ def _over(scene: Scene, view: View, x: int, line: int, height: int, ink: Ink, sc
             if line == len(lines) - 1:
                 return _answered(scene, view, lines, x, screens)
             return Step(view=replace(view, overlay=at_cell(form, x, line, view.width)))
+        case Chart():
+            key = charts.name_at(x) if line == 0 else ""
+            return press(scene, view, key, key, screens) if key else Step(view=view)
         case _:
             return Step(view=view)
 

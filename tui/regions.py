@@ -10,6 +10,7 @@ from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.tables import amount, duration
 
 from .asks import CANCEL
+from .charts import PLOTS
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line, spark
 from .moving import UNDECIDED
@@ -240,8 +241,8 @@ SCREEN = ScreenSpec(
     entries=entries,
     detail=detail,
     heading=heading,
-    keys=(*UNDECIDED, CANCEL),
-    foot=("open", "filter", "sort", "pause"),
+    keys=(*UNDECIDED, CANCEL, PLOTS),
+    foot=("open", "filter", "sort", "pause", "plots"),
     empty="No regions yet: they appear when the model is cut.",
     lists="regions",
     opens="tune",

@@ -14,6 +14,7 @@ from agentcompile.runs.progress import State
 from agentcompile.runs.tables import duration
 
 from . import asks
+from .charts import PLOTS
 from .decided import Change, changes
 from .grid import GAP, Column, Entry, fitted, pairs
 from .ink import Ink, Line, Span, Style, line
@@ -231,7 +232,7 @@ SCREEN = ScreenSpec(
     heading=heading,
     keys=(
         *UNDECIDED, asks.APPROVE, asks.REJECT, replace(asks.OVERRIDE, does=_picked, why_not=_not_picked), asks.UNDO,
-        asks.APPROVE_SAFE, asks.REJECT_REST, asks.CANCEL, asks.WRITE, asks.SOURCE, asks.DIFF,
+        asks.APPROVE_SAFE, asks.REJECT_REST, asks.CANCEL, asks.WRITE, asks.SOURCE, asks.DIFF, PLOTS,
     ),
     foot=("open", "approve", "reject", "override", "undo", "approve-safe", "write"),
     empty="No plan yet.",

@@ -8,6 +8,7 @@ from typing import Literal
 
 from agentcompile.control.commands import Command
 from agentcompile.ir.template import Candidate, Param, Params
+from agentcompile.runs.persistent import GrowingSequence
 from agentcompile.runs.progress import State
 from agentcompile.runs.recorded_searches import RecordedSearches
 
@@ -15,7 +16,9 @@ from .ink import Span, Style
 from .refined import Refined
 
 Baseline = Literal["pytorch", "best", "first"]
-What = Literal["copy", "source", "diff", "lock-text", "resume", "write", "check", "replay", "leave", "stop", "theme"]
+What = Literal[
+    "copy", "source", "diff", "lock-text", "resume", "write", "check", "replay", "leave", "stop", "theme", "report"
+]
 Steering = Literal["pause", "resume", "stop", "stop-now", "prune", "promote"]
 """What a person does with a session of `refine`."""
 Shown = Literal["", "fit", "whole"]
@@ -63,6 +66,20 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """A value that was measured at a time of the run: a region's ratio to PyTorch, or the best step in nanoseconds."""
+
+    at_s: float
+    """By the run's clock, from its first event."""
+    region: str
+    """Empty for the whole step."""
+    value: float
+
+
+Course = GrowingSequence[Reached]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """What is known of the run, of the process that works on it, and of a replay beside it."""
 
@@ -79,6 +96,8 @@ class Scene:
     lock_path: str = ""
     lock_facts: tuple[tuple[str, str], ...] = ()
     """What a lock without its run says."""
+    course: Course = field(default_factory=GrowingSequence[Reached])
+    """What was measured when, in that order."""
     elapsed_s: float = 0.0
     speed: float = 0.0
     """Of a past run that is shown again; 0 for one that is followed."""
@@ -128,6 +147,8 @@ class Page:
     lines: tuple[str, ...] = ()
     language: str = ""
     top: int = 0
+    screen: str = ""
+    """The screen that a help is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +159,13 @@ class Pick:
     title: str
     options: tuple[tuple[str, str], ...] = ()
     cursor: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A chart over the body, by its place among the charts."""
+
+    which: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +225,7 @@ class Dialog:
     """The folder in which a folder of that name is made."""
 
 
-Overlay = Ask | Palette | Page | Pick | Dialog | Form
+Overlay = Ask | Palette | Page | Pick | Dialog | Form | Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,6 +118,7 @@ class Session:
                 state=feed.state,
                 log=feed.log,
                 advice=dict(feed.advice),
+                course=feed.course,
                 life=life,
                 elapsed_s=feed.elapsed_s,
                 ending=compiler.why_gone(feed.path, self._said()) if life == "lost" else "",
@@ -199,6 +200,8 @@ class Session:
                 return self._stop()
             case "theme":
                 return Outcome(theme=True)
+            case "report":
+                return self._report()
             case "copy":
                 text = self.command()
                 return Outcome(text=f"copied: {text}", copy=text)
@@ -220,6 +223,15 @@ class Session:
             compiler.end(self.process)
         return Outcome(leave=True)
 
+    def _report(self) -> Outcome:
+        """Open the newest report of the run, in a browser where there is a program that opens files."""
+        path = compiler.report_of(Path(self.scene.path)) if self.scene.path else None
+        if path is None:
+            return Outcome(text=f"There is no HTML report in {self.scene.path or 'a lock'}.", ok=False)
+        return Outcome(
+            text=f"{'Opened' if compiler.show(path) else 'No program opens files here; the report is'} {path}"
+        )
+
     def _source(self, call: Call) -> Outcome:
         region = asks.target_of(self.scene, self.view, shown(self.screens, self.view))
         folder = Path(self.scene.path)
@@ -232,7 +244,7 @@ class Session:
         path = Path(self.scene.path)
         self.process = compiler.start(path, ["compile", "--resume", "--run-dir", str(path), "--quiet"])
         return Outcome(
-            text="The lock is written by the compiler: it proves the plan once more."
+            text="The compiler checks the whole model, then writes the lock: its stages are above."
             if what == "write"
             else "The compiler resumes where it stopped."
         )

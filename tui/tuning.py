@@ -25,6 +25,7 @@ from agentcompile.runs.tables import duration
 
 from . import searching
 from .asks import APPROVE, CANCEL, DIFF, EDIT, OVERRIDE, REJECT, RERUN, SOURCE, UNDO
+from .charts import PLOTS
 from .grid import GAP, Column, Entry, fitted, pairs
 from .ink import Ink, Line, Span, Style, histogram, line, meter, spark
 from .moving import UNDECIDED
@@ -357,8 +358,8 @@ SCREEN = ScreenSpec(
     entries=entries,
     detail=detail,
     heading=heading,
-    keys=(*UNDECIDED, APPROVE, REJECT, OVERRIDE, EDIT, UNDO, CANCEL, RERUN, BASELINE, SEARCH, SOURCE, DIFF),
-    foot=("open", "search", "override", "edit", "rerun", "baseline", "source"),
+    keys=(*UNDECIDED, APPROVE, REJECT, OVERRIDE, EDIT, UNDO, CANCEL, RERUN, BASELINE, SEARCH, SOURCE, DIFF, PLOTS),
+    foot=("open", "search", "plots", "override", "edit", "rerun", "baseline", "source"),
     empty="No candidate was tried in this region yet.",
     lists="candidates",
     headless=EXPLAIN,

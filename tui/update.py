@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from . import charts
 from .asks import answered
 from .editing import edited, named
 from .forms import pressed
 from .ink import Style
-from .keys import acts, bound, elsewhere, here, narrowed, offers
+from .keys import acts, bound, elsewhere, help_page, here, narrowed, offers
 from .moving import followed, scrolled, stepped
-from .scene import Ask, Dialog, Form, Page, Palette, Pick, Scene, Steer, Step, View
+from .scene import Ask, Chart, Dialog, Form, Page, Palette, Pick, Scene, Steer, Step, View
 from .screen import Act, Screens, shown
 from .screens import SCREENS
 
@@ -26,9 +27,11 @@ def press(scene: Scene, view: View, key: str, character: str = "", screens: Scre
         case Pick() as pick:
             return _picked(view, pick, named(key, character))
         case Page() as page:
-            return _paged(view, page, named(key, character))
+            return _paged(scene, view, page, named(key, character), screens)
         case Dialog() as dialog:
             return _confirmed(view, dialog, key, character)
+        case Chart() as chart:
+            return charts.pressed(scene, view, chart, named(key, character))
         case Form() as form:
             return pressed(scene, view, form, named(key, character))
         case None:
@@ -111,7 +114,13 @@ def _confirmed(view: View, dialog: Dialog, key: str, character: str) -> Step:
             return Step(view=view)
 
 
-def _paged(view: View, page: Page, key: str) -> Step:
+def _paged(scene: Scene, view: View, page: Page, key: str, screens: Screens) -> Step:
     if key in ("escape", "q", "enter") or (key == "?" and page.kind == "help"):
         return Step(view=replace(view, overlay=None))
+    if page.kind == "help" and (by := _TURNS.get(key, 0)):
+        return Step(view=replace(view, overlay=help_page(scene, view, screens, by)))
     return Step(view=replace(view, overlay=scrolled(page, key, view.height - 7)))
+
+
+_TURNS = {"tab": 1, "l": 1, "right": 1, "h": -1, "left": -1, "shift+tab": -1}
+"""The keys that lead from the help of a screen to that of the next one."""
