@@ -74,18 +74,24 @@ def facts_of(scene: Scene) -> list[str]:
     if pace is not None and pace.step_ns and state.status in ("running", "review"):
         facts.append(f"step {'' if pace.measured else '~'}{duration(pace.step_ns)}")
     if pace is not None and searching:
-        facts.append(f"{_clock(pace.eta_s)} left" if pace.budget_s else _clock(pace.elapsed_s))
-        facts.append(f"machine busy {pace.disturbed:.0%}" if pace.disturbed > CONTENDED else "machine quiet")
+        facts.append(f"ETA {_left(pace.eta_s)}" if pace.budget_s else _clock(pace.elapsed_s))
+        facts.append(f"busy {pace.disturbed:.0%}" if pace.disturbed > CONTENDED else "quiet")
     elif scene.elapsed_s:
         facts.append(_clock(scene.elapsed_s))
     if state.spent.calls:
-        money = f" {state.spent.microdollars / 1e4:.2f}¢" if state.spent.microdollars else ""
-        facts.append(f"{_count(state.spent.tokens)} tokens{money}")
+        money = f" {state.spent.microdollars / 1e4:.1f}¢" if state.spent.microdollars else ""
+        facts.append(f"{_count(state.spent.tokens)} tok{money}")
     return facts
 
 
 def _clock(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 60 else f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def _left(seconds: float) -> str:
+    """Return the time until something as clocks count down: ``1:30``."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes}:{rest:02}"
 
 
 def _count(count: int) -> str:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 USAGE = "agentcompile tui [MODEL | RUN | LOCK]"
 _SIGNALLED = 128
 """Exit codes from here on are of signals."""
+_LAST_LOOK_S = 0.3
+"""How long a run is read on before its state is told for the last time."""
 THEMES = ("dark", "light", "ansi", "contrast")
 _FLAGS = (
     "target", "context", "batch", "threads", "advisor", "strategy", "budget", "seconds", "seed", "out", "templates",
@@ -160,7 +162,7 @@ def _show(asked: argparse.Namespace, options: Options, flags: Flags, recorded: R
         raise app.fault
     ended = int(code or app.return_code or ExitCode.OK)
     if app.session is not None and ended < _SIGNALLED:  # a terminal that is gone takes no farewell
-        app.session.poll()
+        app.session.poll(_LAST_LOOK_S)  # a key may come before all of a run was read
         screen = Screen.standard()
         for line in app.session.farewell():
             screen.say(line)

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -143,19 +144,21 @@ def report_of(run: Path) -> Path | None:
     return max(run.glob("*.html"), key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
-def show(path: Path) -> bool:
-    """Open a file beside the terminal, and return whether there is a program that does."""
+def show(path: Path) -> threading.Thread | None:
+    """Open a file beside the terminal; return what waits for the program that does, None where there is none."""
     opener = next((found for name in OPENERS if (found := shutil.which(name))), "")
     if not opener:
-        return False
+        return None
     try:
-        subprocess.Popen(
+        process = subprocess.Popen(
             [opener, str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
     except OSError:
-        return False
-    return True
+        return None
+    waits = threading.Thread(target=process.wait, daemon=True)
+    waits.start()
+    return waits
 
 
 def model_flags(model: str) -> list[str]:

@@ -13,7 +13,7 @@ from agentcompile.ir.template import Param, Params
 from agentcompile.ir.trial import Trial
 from agentcompile.runs.tables import duration
 
-from .ink import BLANK, Ink, Line, Span, line
+from .ink import BLANK, Ink, Line, Span, Style, line
 from .scene import Form, Scene, Send, Step, View
 from .trials import latest, measured, short, times
 
@@ -139,7 +139,7 @@ def form_lines(form: Form, scene: Scene, width: int, ink: Ink) -> list[Line]:
     why = refusal(form)
     verdict: Span = (f"✗ not legal: {why}", "bad") if why else _known(scene, form)
     lines += [line((f"  {piece}", verdict[1])) for piece in ink.wrap(verdict[0], width - 4)]
-    able = "dim" if why else "key"
+    able: Style = "dim" if why else "key"
     return [*lines, BLANK, line("  ", ("enter", able), " evaluates this point   ", ("escape", "key"), " leaves it")]
 
 

@@ -35,8 +35,6 @@ _GRADES: dict[str, Span] = {
     "refuse": ("✗ refused", "bad"),
 }
 _BY = {"overridden": "a person", "rejected": "a person", "approved": "measurement, a person approved"}
-_DONE_STAGES = 3
-"""Finished stages that are named beside the one under way."""
 _AHEAD: Span = ("○ to write", "dim")
 _DONE: Span = ("✓ locked", "good")
 
@@ -132,13 +130,12 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
 
 
 def _writing(scene: Scene) -> Line | None:
-    """Return how far a compiler is that will write the lock: its stages with their seconds, and what it does now."""
+    """Return what a compiler does now that will write the lock; the stages that it is through with stand above."""
     state = scene.state
     if scene.life not in ("live", "paused") or state.lock is not None or not state.settled or state.stage is None:
         return None
-    done = [f"{row.stage} {row.seconds:.1f} s" for row in state.stages if row.seconds is not None]
     now = f"◐ {state.stage}{f': {state.working}' if state.working else ''}"
-    return line(("Writing it: ", "title"), (now, "accent"), (f"  {'  '.join(done[-_DONE_STAGES:])}", "dim"))
+    return line(("Writing it: ", "title"), (now, "accent"))
 
 
 def _replay_line(scene: Scene, ink: Ink) -> Line:

@@ -39,8 +39,8 @@ def moved(scene: Scene, view: View, screen: ScreenSpec, name: str) -> View:
         case "sort" | "sort-back":
             turn = [-1, *visible(scene, view, screen)]
             now = view.sort.get(screen.name, -1)
-            at = turn.index(now) if now in turn else 0
-            return sorted_by(scene, view, screen, turn[(at + (1 if name == "sort" else -1)) % len(turn)])
+            place = turn.index(now) if now in turn else 0
+            return sorted_by(scene, view, screen, turn[(place + (1 if name == "sort" else -1)) % len(turn)])
         case "next-undecided" | "previous-undecided":
             return _region(scene, view, screen, 1 if name == "next-undecided" else -1)
         case _ if in_detail and (view.wide or view.detail):

@@ -36,6 +36,12 @@ def overlaps(state: State) -> Overlaps:
     return _overlaps(Same(state))
 
 
+def share_of(state: State, region: str) -> float:
+    """Return a region's share of the step: of the plan's step where it is part of that, else of the step's floor."""
+    row = state.row(region)
+    return overlaps(state).shares.get(region, row.share if row is not None else 0.0)
+
+
 @functools.lru_cache(maxsize=2)
 def _overlaps(same: Same[State]) -> Overlaps:
     state, plan = same.value, placed(same.value)

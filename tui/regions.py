@@ -14,7 +14,7 @@ from .charts import PLOTS
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line, spark
 from .moving import UNDECIDED
-from .overlapping import Overlaps, overlaps
+from .overlapping import Overlaps, overlaps, share_of
 from .scene import Advice, Scene, View
 from .screen import EXPLAIN, ScreenSpec
 from .trials import Placed, Same, ordered, placed, short, times, tone, trials_of
@@ -96,7 +96,7 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
     found = overlaps(scene.state)
     covers = "of the plan" if found.planned else "without overlap"
     text = f"{len(found.shares)} regions {covers}, {found.whole:.0%} of the step"
-    if below := len(scene.state.rows) - len(found.shares):
+    if below := sum(bool(one) for one in found.above.values()):
         text += f"; {below} overlap with these: (share)"
     return [line((ink.fit(text, width), "dim"))]
 
@@ -129,18 +129,18 @@ def detail(scene: Scene, view: View, region: str, width: int, ink: Ink) -> list[
         return [line(("No region yet. They appear when the model is cut.", "dim"))]
     trials = trials_of(scene.state, region)
     lines = [line((row.name, "title")), line((row.regime, "dim")), line()]
-    lines += pairs(_cost(row, placed(scene.state)), ink, width)
+    lines += pairs(_cost(row, placed(scene.state), share_of(scene.state, region)), ink, width)
     lines += _interface(row, ink, width)
     lines += _advice(row, trials, scene.advice.get(region), ink, width)
     lines += _checks(row, trials, ink, width)
     return [*lines, *_trend(trials, ink, width)]
 
 
-def _cost(row: RegionProgress, plan: Placed) -> list[tuple[str, str | Span]]:
+def _cost(row: RegionProgress, plan: Placed, share: float) -> list[tuple[str, str | Span]]:
     word, style = state_of(row, plan)
     facts: list[tuple[str, str | Span]] = [
         ("state", (word, style)),
-        ("count", f"{row.sites}, {row.share:.1%} of the step"),
+        ("count", f"{row.sites}, {share:.1%} of the step"),
         ("roofline", f"{duration(row.floor_ns)} an occurrence"),
         ("work", f"{amount(row.flops, 'FLOP')}, {amount(row.bytes)}, {row.flops / max(row.bytes, 1):.2f} FLOP/B"),
     ]

@@ -60,10 +60,11 @@ class Point:
 
 def points_of(state: State, region: str) -> list[Point]:
     """Return the best of each other region, then this region's PyTorch and candidates, its best last."""
-    found = []
-    for row in state.rows:
-        if row.region != region and row.best is not None and row.flops:
-            found.append(_point(row, row.best.measurement.median_ns, ("◆", "dim")))
+    found = [
+        _point(other, other.best.measurement.median_ns, ("◆", "dim"))
+        for other in state.rows
+        if other.region != region and other.best is not None and other.flops
+    ]
     row = state.row(region)
     if row is None or not row.flops:
         return found

@@ -29,6 +29,7 @@ from .charts import PLOTS
 from .grid import GAP, Column, Entry, fitted, pairs
 from .ink import Ink, Line, Span, Style, histogram, line, meter, spark
 from .moving import UNDECIDED
+from .overlapping import share_of
 from .regions import claim
 from .scene import BASELINES, Baseline, Scene, Step, View
 from .screen import EXPLAIN, Act, ScreenSpec, key_of, table_width
@@ -37,7 +38,7 @@ from .trials import SEVERAL, Same, latest, measured, named, placed, region_of, s
 
 COLUMNS = (
     Column(head="state", width=12),
-    Column(head="candidate", width=20, grow=3, wants=38, middle=True),
+    Column(head="candidate", width=20, grow=3, wants=32, middle=True),
     Column(head="n", width=3, right=True, drop=3),
     Column(head="median", width=7, right=True),
     Column(head="±", width=6, right=True, drop=1),
@@ -209,7 +210,7 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
     if row is None:
         return [line(("No region yet", "dim")), line()]
     known = latest(state, region)
-    title = ink.fit(f"{row.name}  {row.sites} occurrences  {row.share:.1%} of the step", width)
+    title = ink.fit(f"{row.name}  {row.sites} occurrences  {share_of(state, region):.1%} of the step", width)
     text = _compared(arm(state, region, view.baseline), {_group(one) for one in known.values()})
     own = measured(known[candidate]) if candidate in known else None
     if own is not None and len(own.times_ns) >= FEW_TIMES:
