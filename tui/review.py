@@ -26,7 +26,7 @@ from .trials import latest, measured, named, times, tone, trials_of
 COLUMNS = (
     Column(head="plan", width=8),
     Column(head="region", width=18, grow=2, middle=True),
-    Column(head="runs", width=18, grow=3, drop=1, wants=26, middle=True),
+    Column(head="runs", width=18, grow=3, drop=1, wants=22, middle=True),
     Column(head="ratio", width=6, right=True),
     Column(head="±", width=5, right=True, drop=3),
     Column(head="saves", width=8, right=True, drop=2),

@@ -16,7 +16,7 @@ from .dots import Dots
 from .ink import Ink, Line, Span, line
 from .trials import latest, measured
 
-LABEL = 12
+LABEL = 13
 """Cells of the labels at the left."""
 _BELOW = 4
 """Lines below the field: its axis, its scale, what the marks mean."""

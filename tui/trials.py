@@ -137,23 +137,22 @@ def short(label: str) -> str:
 
 
 def named(candidate: Candidate, cells: int) -> str:
-    """Return a candidate's variant with its parameters in `cells` cells, their names shortened where need be."""
+    """Return a candidate's variant with its parameters in `cells` cells, their names cut to what there is room for."""
     label = short(candidate.label)
-    return label if len(label) <= cells else brief(candidate)
+    most = max((len(name) for name, _ in candidate.params), default=0)
+    found = (brief(candidate, letters) for letters in range(most, 0, -1))
+    return next((text for text in (label, *found) if len(text) <= cells), brief(candidate))
 
 
-def brief(candidate: Candidate) -> str:
-    """Return a candidate's variant with its parameters, each by the start that tells its name: ``rows(R=4)``."""
+def brief(candidate: Candidate, letters: int = 1) -> str:
+    """Return a candidate's variant with its parameters by so many letters, or by more that tell them apart."""
     names = [name for name, _ in candidate.params]
-    values = ", ".join(f"{_start(name, names)}={value}" for name, value in candidate.params)
+    values = ", ".join(f"{_start(name, names, letters)}={value}" for name, value in candidate.params)
     variant = candidate.template.partition("/")[2] or candidate.template
     return f"{variant}({values})" if values else variant
 
 
-def _start(name: str, names: Sequence[str]) -> str:
+def _start(name: str, names: Sequence[str], letters: int) -> str:
     others = [other for other in names if other != name]
-    return next(name[:end] for end in range(1, len(name) + 1) if end == len(name) or not _any(others, name[:end]))
-
-
-def _any(names: Sequence[str], start: str) -> bool:
-    return any(name.startswith(start) for name in names)
+    ends = range(letters, len(name))
+    return next((name[:end] for end in ends if not any(one.startswith(name[:end]) for one in others)), name)
