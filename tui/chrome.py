@@ -226,5 +226,6 @@ def _caps(shown: Sequence[tuple[str, str, bool]], ink: Ink) -> list[Span]:
     """Return keys with their labels, each key set apart from its label by its look and a blank."""
     spans: list[Span] = []
     for key, label, able in shown:
-        spans += [(ink.text(key), "key" if able else "dim"), (f" {ink.text(label)}  ", "" if able else "dim")]
+        spans.append((ink.text(key), "key" if able else "dim"))
+        spans.append((f" {ink.text(label)}  ", "" if able else "dim"))
     return spans

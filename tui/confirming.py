@@ -43,9 +43,9 @@ def approving(scene: Scene, view: View, screen: ScreenSpec) -> Step:
     about: list[Span] = [("Written into the run, and into the lock:", "")]
     about += _named(safe, "approved")
     if left := len(waiting) - len(safe):
-        about.append((f"{left} others stay undecided, because their interval or their checks leave a doubt.", "warn"))
+        about.append((f"Left undecided: {left}, where an interval or a check leaves a doubt.", "warn"))
     about.append(("u takes all of it back.", "dim"))
-    title, effect = f"Approve {len(safe)} safe regions", Send(command=commands.ApproveSafe())
+    title, effect = f"Approve what is safe: {counted(len(safe))}", Send(command=commands.ApproveSafe())
     return asked(view, Dialog(title=title, about=tuple(about), does="approves them", effect=effect))
 
 
@@ -55,8 +55,13 @@ def rejecting(scene: Scene, view: View, screen: ScreenSpec) -> Step:
     about: list[Span] = [("These run as captured, in PyTorch, and what was measured for them is not used:", "")]
     about += _named(waiting, "rejected")
     about.append(("u takes all of it back.", "dim"))
-    title, effect = f"Reject {len(waiting)} regions", Send(command=commands.RejectRest())
+    title, effect = f"Reject the rest: {counted(len(waiting))}", Send(command=commands.RejectRest())
     return asked(view, Dialog(title=title, about=tuple(about), does="rejects them", effect=effect))
+
+
+def counted(regions: int) -> str:
+    """Return a number of regions."""
+    return f"{regions} region{'' if regions == 1 else 's'}"
 
 
 def _named(found: Sequence[Change], word: str) -> list[Span]:

@@ -11,6 +11,7 @@ from agentcompile.runs.progress import State
 
 from . import chrome
 from .charts import chart_lines
+from .confirming import counted
 from .decided import changes
 from .forms import form_lines
 from .grid import pairs, table
@@ -95,10 +96,13 @@ def _news(scene: Scene, view: View, news: Callable[[Scene], Span] | None) -> Spa
             f"The compiler is gone{why}. What it acknowledged is kept: space starts it again where it stopped.",
             "bad",
         )
+    if scene.state.status == "review" and scene.life in ("live", "paused"):
+        return "The compiler starts: it captures the model, checks it as a whole, then writes the lock.", "accent"
     if scene.state.status == "review":
         waits = sum(change.decided.open for change in changes(scene.state))
         if waits:
-            return f"{waits} regions wait for you: 3 shows them, y approves, a approves all that is safe.", "warn"
+            wait = f"{counted(waits)} wait{'s' if waits == 1 else ''} for you"
+            return f"{wait}: 3 shows them, y approves, a approves all that is safe.", "warn"
         return "All is decided: W writes the lock.", "good"
     failure = scene.state.failure
     if failure is not None and scene.state.status == "failed" and scene.life == "ended":

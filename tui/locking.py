@@ -132,9 +132,9 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
 def _writing(scene: Scene) -> Line | None:
     """Return what a compiler does now that will write the lock; the stages that it is through with stand above."""
     state = scene.state
-    if scene.life not in ("live", "paused") or state.lock is not None or not state.settled or state.stage is None:
+    if scene.life not in ("live", "paused") or state.lock is not None or not state.settled:
         return None
-    now = f"◐ {state.stage}{f': {state.working}' if state.working else ''}"
+    now = f"◐ {state.stage or 'starting'}{f': {state.working}' if state.working else ''}"
     return line(("Writing it: ", "title"), (now, "accent"))
 
 

@@ -46,12 +46,12 @@ def entries(scene: Scene, view: View) -> list[Entry]:
     return [_entry(change, cells - len(_FROM)) for change in changes(scene.state)]
 
 
-def _entry(change: Change, cells: int) -> Entry:
+def _entry(change: Change, room: int) -> Entry:
     mark: Span
     match change.choice:
         case Kernel(candidate=candidate, speedup=speedup, half_width=width):
             mark = ("? change", "warn") if change.decided.open else ("~ change", "accent")
-            runs: Span = (f"{_FROM}{named(candidate, cells)}", "")
+            runs: Span = (f"{_FROM}{named(candidate, room)}", "")
             numbers: tuple[Span, ...] = (
                 (times(speedup), tone(speedup)),
                 (f"{width:.2f}" if width < 10 else "any", "dim"),

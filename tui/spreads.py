@@ -98,7 +98,8 @@ def distributions(state: State, region: str, width: int, height: int, ink: Ink) 
     for candidate, m in shown:
         cells = _spread(m, low, high, room)
         label = f"{ink.middle(named(candidate, name), name)} {ink.fit(duration(m.median_ns), 9, right=True)} "
-        lines.append(line(label, *((ink.text(glyph), style) for glyph, style in cells)))
+        drawn: list[Span] = [(ink.text(glyph), style) for glyph, style in cells]
+        lines.append(line(label, *drawn))
     axis = f"{duration(low)}{duration(high):>{max(room - len(duration(low)), 1)}}"
     indent = " " * (name + 11)
     return [*lines, line((indent + axis, "dim")), line((f"{indent}│ is the median; the axis is logarithmic", "dim"))]

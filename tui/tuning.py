@@ -124,12 +124,16 @@ def _group(trial: Trial) -> int:
     return _FRESH if trial.fidelity == "confirm" else _SEARCHED
 
 
+def _sound(trial: Trial) -> Measurement | None:
+    return trial.verdict.measurement if isinstance(trial.verdict, Measured) else None
+
+
 def best_of(state: State, region: str, by: int = _RATIO) -> str:
     """Return the id of a region's best candidate by a column, among those of the freshest rounds; empty for none."""
     found = [
         (_group(one), {_MEDIAN: m.median_ns, _P95: m.p95_ns}.get(by, -m.log_ratio), id)
         for id, one in latest(state, region).items()
-        if isinstance(one.verdict, Measured) and (m := one.verdict.measurement)
+        if (m := _sound(one)) is not None
     ]
     return min(found)[2] if found else ""
 

@@ -79,6 +79,10 @@ def test_a_lock_that_is_being_written_says_how_far_its_checks_are() -> None:
     lines = text(live(fold(events, before)), View(mode="lock", width=120, height=36)).splitlines()
     assert "Writing it: ◐ verify: module runs it in float32" in lines[5]
     assert "◐ check" in lines[1]
+    reviewed = changed(fold(events[:1], before), status="review")
+    starting = text(live(reviewed), View(mode="lock", width=120, height=36))
+    assert "Writing it: ◐ starting" in starting
+    assert "The compiler starts" in starting
     written = fold([*events, LockWritten(path="x", digest="d" * 64)], before)
     assert "Writing it" not in text(live(written), View(mode="lock"))
 
