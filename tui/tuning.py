@@ -58,6 +58,8 @@ FEW_TIMES = 3
 """Below these there is no spread to show."""
 FEW_ROUNDS = 10
 """Below these the slowest round says nothing of the machine."""
+_APART = 3
+"""Blanks between what ratios are taken to and the histogram."""
 _NONE: Span = ("-", "dim")
 _NOTHING = (_NONE,) * 5
 """The numbers of a candidate that has none."""
@@ -224,7 +226,10 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
     if len(spread) < FEW_TIMES:
         return [line((title, "title")), line((text, "dim"))]
     shape: list[Span] = [(f"{of}{duration(min(spread))} ", "dim"), (_bars(spread, width // 8, ink), "accent")]
-    return [line((title, "title")), line((text, "dim"), "   ", *shape, (f" {duration(max(spread))}", "dim"))]
+    shape.append((f" {duration(max(spread))}", "dim"))
+    room = width - ink.width(text) - _APART
+    fits = sum(ink.width(one) for one, _ in shape) <= room
+    return [line((title, "title")), line((text, "dim"), " " * _APART, *(shape if fits else ()))]
 
 
 def _compared(to: Arm, groups: set[int]) -> str:
