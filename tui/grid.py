@@ -112,8 +112,8 @@ def table(
     places = fitted(columns, width - GAP)
     heads = []
     for at, cells in places:
-        mark = SORTED if at == sort else ""
-        heads.append(ink.fit(columns[at].head + mark, cells, right=columns[at].right))
+        head = columns[at].head[: cells - 1] + SORTED if at == sort else columns[at].head
+        heads.append(ink.fit(head, cells, right=columns[at].right))
     lines = [Line((("  " + (" " * GAP).join(heads), "head"),))]
     if not entries:
         return [*lines, Line((("  ", ""), (ink.text(empty), "dim")))]
