@@ -90,7 +90,7 @@ def _newest(trials: Sequence[Trial]) -> list[Trial]:
 def _reports(state: progress.State, options: Options) -> dict[str, tuple[Resources, ...]]:
     """Return what the assembler reported of the run's sources, as far as the store of this machine has it."""
     target = state.target
-    if target is None or target.kind != "cuda" or not options.store.is_dir():
+    if target is None or not options.store.is_dir():
         return {}
     store, flags = Store(options.store), FLAGS["cuda"](target)
     sources = {trial.source for trial in state.trials if trial.source}
