@@ -78,7 +78,7 @@ class GraphCaptured(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionFound(_Clean):
-    """A region: `floor_ns` is a site's roofline, `share` all sites' of the step, `covers` the places of their operators."""
+    """A region: `floor_ns` is a site's roofline, `share` all sites' of the step, `covers` its operators' places."""
 
     kind: Literal["region-found"] = "region-found"
     region: str
