@@ -1,7 +1,6 @@
 """Events: what happened in a run, as a union of frozen dataclasses that the CLI, the terminal app and the bench read.
 
-`encode` and `decode` turn events into JSON and back. Invariant: no text in an event holds a control, escape or
-bidirectional character, because an event cleans itself when it is created, also by `decode`. Standard library only.
+`encode` and `decode` turn events into JSON and back. An event cleans its texts of control, escape and bidi characters.
 """
 
 from __future__ import annotations
@@ -79,7 +78,7 @@ class GraphCaptured(_Clean):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionFound(_Clean):
-    """A region and its cost: `floor_ns` is one site's roofline floor, `share` all sites' part of the step's floor."""
+    """A region: `floor_ns` is a site's roofline, `share` all sites' of the step, `covers` its operators' places."""
 
     kind: Literal["region-found"] = "region-found"
     region: str
@@ -97,6 +96,7 @@ class RegionFound(_Clean):
     """The region's interface, one line for each port: ``x: activation, read, bf16 [1, 1, 1024]``."""
     dims: tuple[tuple[str, int], ...] = ()
     """Names that a template's constraints may use beside parameters, with their values here; a missing name is 0."""
+    covers: tuple[int, ...] = ()  # places in the graph; regions that share one overlap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

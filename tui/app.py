@@ -23,6 +23,7 @@ from .canvas import Canvas
 from .editing import pasted, typed
 from .frame import frame
 from .ink import Ink
+from .pointing import NOTCH
 from .scene import Effect, View
 from .session import Outcome, Session
 from .start import Start
@@ -59,6 +60,7 @@ class CompilerApp(App[int], inherit_bindings=False):
 
     BINDINGS = []  # noqa: RUF012 - as above
     ENABLE_COMMAND_PALETTE = False
+    ALLOW_SELECT = False
     TITLE = "agentcompile"
     CSS = "Whole { layers: base; overflow: hidden; } Canvas { layer: base; }"
 
@@ -132,6 +134,21 @@ class CompilerApp(App[int], inherit_bindings=False):
         character = event.character if event.is_printable and event.character else ""
         self._guard(lambda: self._key(event.key, character))
 
+    def on_click(self, event: events.Click) -> None:
+        """Answer a click as the keys for what is drawn there would be."""
+        event.stop()
+        self._guard(lambda: self._clicked(event.screen_x, event.screen_y))
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """Move down through what is drawn under the pointer."""
+        event.stop()
+        self._guard(lambda: self._wheeled(event.screen_x, event.screen_y, 1))
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """Move up through what is drawn under the pointer."""
+        event.stop()
+        self._guard(lambda: self._wheeled(event.screen_x, event.screen_y, -1))
+
     def on_paste(self, event: events.Paste) -> None:
         """Put pasted text where typing goes; ignore it elsewhere."""
         event.stop()
@@ -147,6 +164,24 @@ class CompilerApp(App[int], inherit_bindings=False):
                 self._begin_effect(effect)
         elif self.start is not None:
             self._start_key(key, character)
+        self.draw()
+
+    def _clicked(self, x: int, y: int) -> None:
+        if self.session is not None:
+            self.session.poll(SLICE_S)
+            for effect in self.session.click(x, y, self.ink):
+                self._begin_effect(effect)
+        elif self.start is not None:
+            for key in start_page.clicked(self.start, self._place, x, y, self.ink):
+                self._start_key(key, key if len(key) == 1 else "")
+        self.draw()
+
+    def _wheeled(self, x: int, y: int, by: int) -> None:
+        if self.session is not None:
+            self.session.wheel(x, y, by, self.ink)
+        elif self.start is not None:
+            for _ in range(NOTCH):
+                self._start_key("down" if by > 0 else "up", "")
         self.draw()
 
     def _pasted(self, text: str) -> None:

@@ -9,12 +9,12 @@ from functools import partial
 from agentcompile.control import commands
 from agentcompile.control.actions import Scene as Selection
 from agentcompile.control.actions import action
-from agentcompile.ir.template import Params, ParamValue
 from agentcompile.ir.trial import Kernel
 
+from . import confirming, forms
 from .decided import approval_of
 from .scene import Ask, Call, Scene, Send, Step, View, What
-from .screen import Act, Does, Group, ScreenSpec, called, key_of
+from .screen import Act, Does, Group, ScreenSpec, key_of
 from .trials import SEVERAL, latest, placed, region_of
 
 WORKS = ("live", "paused")
@@ -105,11 +105,15 @@ def _asks(name: str, title: str) -> Does:
 
 
 def _edited(scene: Scene, view: View, screen: ScreenSpec) -> Step:
-    candidate = candidate_of(scene, view, screen)
-    params = _params(scene, target_of(scene, view, screen), candidate)
-    text = " ".join(f"{name}={value}" for name, value in params)
-    ask = Ask(action="edit", title="Parameters:", text=text, at=len(text), subject=candidate)
-    return Step(view=replace(view, overlay=ask))
+    return forms.opened(scene, view, target_of(scene, view, screen), candidate_of(scene, view, screen))
+
+
+def _not_edited(scene: Scene, view: View, screen: ScreenSpec) -> str:
+    if why := _refused("edit", scene, view, screen):
+        return why
+    region = target_of(scene, view, screen)
+    trial = latest(scene.state, region).get(candidate_of(scene, view, screen))
+    return "" if forms.offer_of(scene, trial) is not None else forms.UNKNOWN
 
 
 def _written(scene: Scene, view: View, screen: ScreenSpec) -> Step:
@@ -131,42 +135,9 @@ def answered(scene: Scene, view: View, screen: ScreenSpec, ask: Ask) -> Step:
             command = commands.Override(region=region, candidate=ask.subject, reason=text)
         case "reject":
             command = commands.Reject(region=region, reason=text)
-        case "edit":
-            params = params_in(text, _params(scene, region, ask.subject))
-            if isinstance(params, str):
-                return Step(view=replace(view, overlay=replace(ask, title=f"{params} Parameters:")))
-            command = commands.Edit(candidate=ask.subject, params=params)
         case _:
             raise AssertionError(f"{ask.action} was never asked")
     return Step(view=view, effects=(Send(command=command),))
-
-
-def _params(scene: Scene, region: str, candidate: str) -> Params:
-    one = latest(scene.state, region).get(candidate)
-    return one.candidate.params if one else ()
-
-
-def params_in(text: str, old: Params) -> Params | str:
-    """Return the parameters that were typed, all of them in the template's order; or what is wrong with the text."""
-    given: dict[str, str] = {}
-    for word in text.replace(",", " ").split():
-        name, _, wanted = word.partition("=")
-        if not wanted:
-            return f"{word!r} is not NAME=VALUE."
-        given[name] = wanted
-    unknown = [name for name in given if name not in dict(old)]
-    if unknown:
-        return f"{unknown[0]} is no parameter here: {', '.join(dict(old))}."
-    found: list[tuple[str, ParamValue]] = []
-    for name, value in old:
-        new = given.get(name, str(value))
-        if isinstance(value, str):
-            found.append((name, new))
-        elif new.removeprefix("-").isdecimal():
-            found.append((name, int(new)))
-        else:
-            return f"{name}={new}: a whole number is needed."
-    return tuple(found)
 
 
 def _program(what: What, key: str, help: str) -> Act:
@@ -186,16 +157,16 @@ APPROVE = commanded(
 )
 REJECT = commanded("reject", _asks("reject", "Why not {}? (may be empty)"))
 OVERRIDE = commanded("override", _asks("override", "Why should {} run this?"))
-EDIT = commanded("edit", _edited)
+EDIT = replace(commanded("edit", _edited), why_not=_not_edited)
 UNDO = commanded("undo", _sent(lambda *_: commands.Undo()))
-APPROVE_SAFE = commanded("approve-safe", _sent(lambda *_: commands.ApproveSafe()))
-REJECT_REST = commanded("reject-rest", _sent(lambda *_: commands.RejectRest()))
+APPROVE_SAFE = commanded("approve-safe", confirming.approving, more="; asks first")
+REJECT_REST = commanded("reject-rest", confirming.rejecting, more="; asks first")
 PAUSE = replace(commanded("pause", _paused, "run", "; then resume, also where it had stopped"), why_not=_not_paused)
 CANCEL = commanded(
     "cancel", _sent(lambda scene, region, _: commands.Cancel(candidate=_under_way(scene, region))), "run"
 )
 RERUN = commanded("rerun", _sent(lambda scene, _, candidate: commands.Rerun(candidate=candidate)), "run")
 WRITE = commanded("write", _written, "run")
-STOP = commanded("stop", called("stop"), "app")
+STOP = commanded("stop", confirming.stopping, "app", "; asks first")
 SOURCE = _program("source", "v", "the candidate's program; in Lock, the file")
 DIFF = _program("diff", "D", "its program beside that of what runs now")

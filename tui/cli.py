@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcompile.checkpoint.names import gguf_at
+from agentcompile.cli.render import Screen
 from agentcompile.cli.terminal import nobody
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.options import SETTINGS, Options, resolve, terminal
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from .start import Start
 
 USAGE = "agentcompile tui [MODEL | RUN | LOCK]"
+_SIGNALLED = 128
+"""Exit codes from here on are of signals."""
+_LAST_LOOK_S = 0.3
+"""How long a run is read on before its state is told for the last time."""
 THEMES = ("dark", "light", "ansi", "contrast")
 _FLAGS = (
     "target", "context", "batch", "threads", "advisor", "strategy", "budget", "seconds", "seed", "out", "templates",
@@ -152,10 +157,16 @@ def _show(asked: argparse.Namespace, options: Options, flags: Flags, recorded: R
     app = CompilerApp(
         session=session, start=start, open=choose, ink=ink, theme=f"agentcompile-{asked.theme}", plain=not terminal()[1]
     )
-    code = app.run(mouse=False)
+    code = app.run()
     if app.fault is not None:
         raise app.fault
-    return int(code or app.return_code or ExitCode.OK)
+    ended = int(code or app.return_code or ExitCode.OK)
+    if app.session is not None and ended < _SIGNALLED:  # a terminal that is gone takes no farewell
+        app.session.poll(_LAST_LOOK_S)  # a key may come before all of a run was read
+        screen = Screen.standard()
+        for line in app.session.farewell():
+            screen.say(line)
+    return ended
 
 
 def _settings(page: Start) -> dict[str, str]:

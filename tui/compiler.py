@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -132,6 +133,32 @@ class LockRunner:
         for stream in (self._process.stdout, self._process.stderr):
             if stream is not None:
                 stream.close()
+
+
+OPENERS = ("xdg-open", "open")
+"""Programs that open a file as a person's desktop would."""
+
+
+def report_of(run: Path) -> Path | None:
+    """Return the newest HTML report in a run directory; None where there is none."""
+    return max(run.glob("*.html"), key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def show(path: Path) -> threading.Thread | None:
+    """Open a file beside the terminal; return what waits for the program that does, None where there is none."""
+    opener = next((found for name in OPENERS if (found := shutil.which(name))), "")
+    if not opener:
+        return None
+    try:
+        process = subprocess.Popen(
+            [opener, str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError:
+        return None
+    waits = threading.Thread(target=process.wait, daemon=True)
+    waits.start()
+    return waits
 
 
 def model_flags(model: str) -> list[str]:

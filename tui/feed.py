@@ -13,13 +13,23 @@ from pathlib import Path
 
 from agentcompile.control.following import Follower
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import Advised, RoundsProgress, TrialStarted, Watched, clean
+from agentcompile.events import (
+    Advised,
+    RoundsProgress,
+    SearchProgress,
+    TrialFinished,
+    TrialStarted,
+    Watched,
+    clean,
+)
+from agentcompile.ir.trial import Measured, Trial
+from agentcompile.runs.persistent import GrowingSequence
 from agentcompile.runs.progress import State, apply
 from agentcompile.runs.session import OPTIONS, Record, RunDirectory
 
 from .ink import Span
 from .logs import KEPT, said
-from .scene import Advice, Life, LogLine
+from .scene import Advice, Course, Life, LogLine, Reached
 
 STDERR = "compiler.stderr"
 """In the run directory: what a compiler that the app started says beside its events."""
@@ -39,6 +49,8 @@ class Feed:
         self.caught_up = False
         self.fault = ""
         self.advice: dict[str, Advice] = {}
+        self.course: Course = GrowingSequence()
+        """What was measured when."""
         self.timing = False
         """Whether the last event says that candidates are being timed; then nothing is drawn until the next event."""
         self._clock = clock
@@ -119,13 +131,23 @@ class Feed:
     def _note(self, record: Record) -> None:
         self._first_ms = self._first_ms or record.at_ms
         self._last_ms = max(self._last_ms, record.at_ms)
-        if isinstance(record.event, Advised):
-            advised = record.event
-            self.advice[advised.region] = Advice(adviser=advised.adviser, note=advised.note, head=advised.head)
+        match record.event:
+            case Advised() as advised:
+                self.advice[advised.region] = Advice(adviser=advised.adviser, note=advised.note, head=advised.head)
+            case TrialFinished(trial=Trial(candidate=one, verdict=Measured(measurement=m))):
+                self._reached(record.at_ms, one.region, m.speedup)
+            case SearchProgress(step_ns=ns) if ns:
+                self._reached(record.at_ms, "", float(ns))
+            case _:
+                pass
         if not isinstance(record.event, Watched):  # which comes at any time, and says nothing of the compiler
             self.timing = isinstance(record.event, (TrialStarted, RoundsProgress))
         if (line := said(record.event)) is not None:
             self._add(record.at_ms, *line)
+
+    def _reached(self, at_ms: int, region: str, value: float) -> None:
+        at_s = max(at_ms - self._first_ms, 0) / 1000
+        self.course = self.course.plus(Reached(at_s=at_s, region=region, value=value))
 
     def _add(self, at_ms: int, source: str, span: Span) -> None:
         text, style = span

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from agentcompile.runs.progress import State
 
 from . import chrome
+from .charts import chart_lines
+from .confirming import counted
 from .decided import changes
+from .forms import form_lines
 from .grid import pairs, table
 from .ink import BLANK, Ink, Line, Span, beside, line, shaped
 from .keys import Offer, footer, narrowed, offers
-from .scene import LEAST, Ask, Dialog, Page, Palette, Pick, Scene, View
+from .scene import LEAST, Ask, Chart, Dialog, Form, Page, Palette, Pick, Scene, View
 from .screen import FOOT, HEAD, RULE, Screens, ScreenSpec, cursor, key_of, rows, shown, table_width, upper_height
 from .screens import SCREENS
 from .source import colours
@@ -30,14 +35,19 @@ def frame(scene: Scene, view: View, ink: Ink, screens: Screens = SCREENS) -> lis
     top = screen.top or partial(_top, scene.replay.state if alone and scene.replay else scene.state)
     head = [
         *top(scene, width, ink),
-        chrome.tabs(screens, screen, _note(scene, view, screen), width, ink),
+        chrome.tabs(screens, screen, _note(scene, view, screen, ink), width, ink),
         chrome.rule(width, ink),
     ]
     said = _said(scene, view, screen, width, ink)
-    room = height - HEAD - FOOT + 1 - len(said)
+    room = body_height(scene, view, ink, screens)
     body = _overlay(scene, view, width, room, ink, screens) or _body(scene, view, screen, width, room, ink, screens)
     foot = [*said, chrome.keys(footer(scene, view, screens), width, ink)]
     return shaped([*head, *shaped(body, width, room, ink), *foot], width, height, ink)
+
+
+def body_height(scene: Scene, view: View, ink: Ink, screens: Screens) -> int:
+    """Return the lines between the rule at the top and what was said."""
+    return view.height - HEAD - FOOT + 1 - len(_said(scene, view, shown(screens, view), view.width, ink))
 
 
 def _top(state: State, scene: Scene, width: int, ink: Ink) -> list[Line]:
@@ -50,14 +60,17 @@ def too_small(width: int, height: int, ink: Ink) -> list[Line]:
     return shaped([line((piece, "warn")) for piece in ink.wrap(text, max(width, 1))], width, height, ink)
 
 
-def _note(scene: Scene, view: View, screen: ScreenSpec) -> str:
+def _note(scene: Scene, view: View, screen: ScreenSpec, ink: Ink) -> str:
+    """Return what is filtered and sorted, else what the first line had no room for."""
     notes = []
     if wanted := view.filter.get(screen.name):
         notes.append(f"filter: {wanted}")
     sort, columns = view.sort.get(screen.name, -1), screen.columns(scene, view)
     if 0 <= sort < len(columns):
         notes.append(f"by {columns[sort].head}")
-    return " · ".join(notes)
+    if notes or screen.top is not None:
+        return " · ".join(notes)
+    return chrome.left_over(scene, view.width, ink)
 
 
 def _said(scene: Scene, view: View, screen: ScreenSpec, width: int, ink: Ink) -> list[Line]:
@@ -83,10 +96,13 @@ def _news(scene: Scene, view: View, news: Callable[[Scene], Span] | None) -> Spa
             f"The compiler is gone{why}. What it acknowledged is kept: space starts it again where it stopped.",
             "bad",
         )
+    if scene.state.status == "review" and scene.life in ("live", "paused"):
+        return "The compiler starts: it captures the model, checks it as a whole, then writes the lock.", "accent"
     if scene.state.status == "review":
         waits = sum(change.decided.open for change in changes(scene.state))
         if waits:
-            return f"{waits} regions wait for you: 3 shows them, y approves, a approves all that is safe.", "warn"
+            wait = f"{counted(waits)} wait{'s' if waits == 1 else ''} for you"
+            return f"{wait}: 3 shows them, y approves, a approves all that is safe.", "warn"
         return "All is decided: W writes the lock.", "good"
     failure = scene.state.failure
     if failure is not None and scene.state.status == "failed" and scene.life == "ended":
@@ -114,7 +130,11 @@ def _overlay(scene: Scene, view: View, width: int, height: int, ink: Ink, screen
         case Pick() as pick:
             return _picking(pick, width, height, ink)
         case Dialog() as dialog:
-            return _dialog(dialog, width, ink)
+            return dialog_lines(dialog, width, ink)
+        case Form() as form:
+            return form_lines(form, scene, width, ink)
+        case Chart() as chart:
+            return chart_lines(chart, scene, view, width, height, ink)
         case _:
             return []
 
@@ -138,7 +158,8 @@ def _picking(pick: Pick, width: int, height: int, ink: Ink) -> list[Line]:
     return _listed(head, rows, pick.cursor, height)
 
 
-def _dialog(dialog: Dialog, width: int, ink: Ink) -> list[Line]:
+def dialog_lines(dialog: Dialog, width: int, ink: Ink) -> list[Line]:
+    """Return a question over the body; its last line names the two keys that answer it."""
     lines = [BLANK, line((f"  {dialog.title}", "title")), BLANK]
     if dialog.name is not None:
         folder = pairs([("folder", f"{dialog.folder}/{dialog.name.text}")], ink, width - 4)
@@ -150,9 +171,14 @@ def _dialog(dialog: Dialog, width: int, ink: Ink) -> list[Line]:
     return [*lines, BLANK, line("  ", ("enter", "key"), f" {dialog.does}   ", ("escape", "key"), " leaves it")]
 
 
+def listed_from(at: int, count: int, height: int) -> int:
+    """Return the first row of a list of `count` that is shown below its head and a blank, in `height` lines."""
+    return max(0, min(at - (height - 4) // 2, count - (height - 3)))
+
+
 def _listed(head: Line, rows: Sequence[tuple[Span, str]], at: int, height: int) -> list[Line]:
     lines = [head, BLANK]
-    start = max(0, min(at - (height - 4) // 2, len(rows) - (height - 3)))
+    start = listed_from(at, len(rows), height)
     for number, ((text, style), remark) in enumerate(rows[start : start + height - 3], start):
         mark: Span = ("▌" if number == at else " ", "accent")
         lines.append(line(mark, (text, "bar" if number == at else style), " ", (remark, "dim")))
@@ -163,9 +189,9 @@ def _page(page: Page, width: int, height: int, ink: Ink) -> list[Line]:
     lines = colours(page, width - 2, ink)
     top = max(0, min(page.top, len(lines) - (height - 1)))
     stop = min(top + height - 1, len(lines))
-    where = (
-        f"{top + 1}–{stop} of {len(lines)}   j k scroll, escape leaves" if lines else "nothing to show   escape leaves"
-    )
+    more = "tab next screen, " if page.screen else ""
+    place = f"{top + 1}–{stop} of {len(lines)}   {more}j k scroll" if lines else "nothing to show"
+    where = f"{place}, escape leaves"
     head = line((f" {ink.fit(page.title, max(width - ink.width(where) - 3, 10))} ", "title"), (where, "dim"))
     return [head, *(Line(((" ", ""), *one.spans)) for one in lines[top:stop])]
 
@@ -175,9 +201,7 @@ def _body(
 ) -> list[Line]:
     left = table_width(view, screen.side)
     right = width - left - RULE
-    pair = next(
-        ((one, two) for one in screens for two in screens if one.opens == two.name and screen in (one, two)), ()
-    )
+    pair = _pair(screen, screens)
     if view.bench and pair:
         tables = _bench(scene, view, screen, pair, left, height, ink)
     elif view.wide:
@@ -187,6 +211,40 @@ def _body(
     else:
         return _table(scene, view, screen, width, height, ink)
     return beside(tables, _detail(scene, view, screen, right, height, ink), left, right, height, ink)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Area:
+    """Where a screen's table or detail is drawn in the body: its cells, counted from the body's own corner."""
+
+    screen: ScreenSpec
+    kind: Literal["table", "detail"]
+    left: int = 0
+    top: int = 0
+    width: int
+    height: int
+
+
+def areas(view: View, height: int, screens: Screens) -> list[Area]:
+    """Return the areas of a body of `height` lines, where nothing lies over it."""
+    screen = shown(screens, view)
+    if not view.wide:
+        return [Area(screen=screen, kind="detail" if view.detail else "table", width=view.width, height=height)]
+    left = table_width(view, screen.side)
+    detail = Area(screen=screen, kind="detail", left=left, width=view.width - left, height=height)
+    pair = _pair(screen, screens)
+    if not (view.bench and pair):
+        return [Area(screen=screen, kind="table", width=left, height=height), detail]
+    over = upper_height(height, screen is pair[1])
+    upper = Area(screen=pair[0], kind="table", width=left, height=over)
+    lower = Area(screen=pair[1], kind="table", top=over + 1, width=left, height=height - over - 1)
+    return [upper, lower, detail]
+
+
+def _pair(screen: ScreenSpec, screens: Screens) -> tuple[ScreenSpec, ...]:
+    """Return the two screens that share a workbench, where `screen` is one of them."""
+    found = ((one, two) for one in screens for two in screens if one.opens == two.name and screen in (one, two))
+    return next(found, ())
 
 
 def _bench(

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from .ink import Ink, Line, Span
 
 GAP = 2
+SORTED = "▼"
+"""Behind the head of the column that rows are sorted by: the most important first, at the top."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,10 @@ class Column:
     right: bool = False
     grow: int = 0
     drop: int = 0
+    wants: int = 0
+    """Cells for which other columns are dropped; 0 for no more than its width."""
+    middle: bool = False
+    """Whether what is too long is cut in its middle, because its end tells it apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +38,10 @@ class Entry:
     cells: tuple[Span, ...]
     order: tuple[float | str, ...] = ()
     """A value for each column, to sort by."""
+    group: int = 0
+    """Rows of different groups are not compared: the lower group stays above the higher one however rows are sorted."""
+    under: str = ""
+    """The key of the row that it stands below, whichever column is sorted by; empty for a row of its own."""
 
     @property
     def text(self) -> str:
@@ -42,18 +52,21 @@ class Entry:
 def fitted(columns: Sequence[Column], total: int) -> list[tuple[int, int]]:
     """Return the columns that `total` cells have room for: the index and the width of each."""
     kept = list(range(len(columns)))
+    least = [max(column.width, column.wants) for column in columns]
 
     def needed() -> int:
-        return sum(columns[at].width for at in kept) + GAP * (len(kept) - 1)
+        return sum(least[at] for at in kept) + GAP * (len(kept) - 1)
 
     while needed() > total and any(columns[at].drop for at in kept):
         kept.remove(max(kept, key=lambda at: (columns[at].drop, at)))
+    if needed() > total:
+        least = [column.width for column in columns]
     left = max(total - needed(), 0)
     shares = sum(columns[at].grow for at in kept)
     widths: dict[int, int] = {}
     for at in kept:
         extra = left * columns[at].grow // shares if shares else 0
-        widths[at] = columns[at].width + extra
+        widths[at] = least[at] + extra
     if shares:
         first = next(at for at in kept if columns[at].grow)
         widths[first] += total - GAP * (len(kept) - 1) - sum(widths.values()) if needed() <= total else 0
@@ -63,6 +76,25 @@ def fitted(columns: Sequence[Column], total: int) -> list[tuple[int, int]]:
 def window(count: int, cursor: int, height: int) -> int:
     """Return the first row to show, so that the cursor stays near the middle."""
     return max(0, min(cursor - height // 2, count - height))
+
+
+def shown_rows(count: int, cursor: int, height: int) -> range:
+    """Return which of `count` rows a table of `height` lines shows below its heads."""
+    room = max(height - 1, 1)
+    if count > room:
+        room -= 1
+    start = window(count, cursor, room)
+    return range(start, min(start + room, count))
+
+
+def column_at(columns: Sequence[Column], width: int, x: int) -> int:
+    """Return the index of the column under cell `x` of a table of `width` cells; -1 where there is none."""
+    left = GAP
+    for at, cells in fitted(columns, width - GAP):
+        if left <= x < left + cells:
+            return at
+        left += cells + GAP
+    return -1
 
 
 def table(
@@ -80,20 +112,16 @@ def table(
     places = fitted(columns, width - GAP)
     heads = []
     for at, cells in places:
-        mark = "▼" if at == sort else ""
-        heads.append(ink.fit(columns[at].head + mark, cells, right=columns[at].right))
+        head = columns[at].head[: cells - 1] + SORTED if at == sort else columns[at].head
+        heads.append(ink.fit(head, cells, right=columns[at].right))
     lines = [Line((("  " + (" " * GAP).join(heads), "head"),))]
     if not entries:
         return [*lines, Line((("  ", ""), (ink.text(empty), "dim")))]
-    room = max(height - 1, 1)
-    if len(entries) > room:
-        room -= 1
-    start = window(len(entries), cursor, room)
-    for at, entry in enumerate(entries[start : start + room], start):
-        lines.append(_row(entry, places, columns, at == cursor, ink))
-    if len(entries) > room and height > 2:
-        stop = min(start + room, len(entries))
-        lines.append(Line((("  ", ""), (ink.text(f"{start + 1}–{stop} of {len(entries)}"), "dim"))))
+    shown = shown_rows(len(entries), cursor, height)
+    lines += [_row(entries[at], places, columns, at == cursor, ink) for at in shown]
+    if len(entries) > len(shown) and height > 2:
+        where = f"{shown.start + 1}–{shown.stop} of {len(entries)}"
+        lines.append(Line((("  ", ""), (ink.text(where), "dim"))))
     return lines
 
 
@@ -102,7 +130,8 @@ def _row(entry: Entry, places: Sequence[tuple[int, int]], columns: Sequence[Colu
     for number, (at, cells) in enumerate(places):
         text, style = entry.cells[at]
         gap = " " * GAP if number else ""
-        spans.append((gap + ink.fit(text, cells, right=columns[at].right), "bar" if chosen else style))
+        fit = ink.middle(text, cells) if columns[at].middle else ink.fit(text, cells, right=columns[at].right)
+        spans.append((gap + fit, "bar" if chosen else style))
     return Line(tuple(spans))
 
 
@@ -111,8 +140,19 @@ def picked(entries: Sequence[Entry], wanted: str, sort: int) -> list[Entry]:
     words = wanted.lower().split()
     found = [entry for entry in entries if all(word in entry.text for word in words)] if words else list(entries)
     if sort >= 0:
-        found.sort(key=lambda entry: _key(entry.order[sort]) if sort < len(entry.order) else (1, 0.0, ""))
-    return found
+        found.sort(key=lambda one: (one.group, *(_key(one.order[sort]) if sort < len(one.order) else (1, 0.0, ""))))
+    return _nested(found)
+
+
+def _nested(entries: list[Entry]) -> list[Entry]:
+    """Return the rows with each that stands below another right after it, where that other row is there."""
+    if not any(entry.under for entry in entries):
+        return entries
+    keys = {entry.key for entry in entries}
+    below: dict[str, list[Entry]] = {}
+    for entry in entries:
+        below.setdefault(entry.under if entry.under in keys else "", []).append(entry)
+    return [one for top in below.get("", []) for one in (top, *below.get(top.key, []))]
 
 
 def _key(value: float | str) -> tuple[int, float, str]:

@@ -32,7 +32,7 @@ _ASCII = str.maketrans(
         "┌": "+", "┐": "+", "└": "+", "┘": "+", "├": "+", "┤": "+", "┬": "+", "┴": "+", "┼": "+",
         "▁": "_", "▂": ".", "▃": ":", "▄": "-", "▅": "=", "▆": "+", "▇": "*", "█": "#", "▏": "|", "░": ".",
         "┣": "+", "┗": "+", "━": "=", "┃": "#",
-        "◆": "@", "‖": "=", "▲": "^", "▼": "v", "≠": "!", "⊘": "/", "§": "$", "⏎": "enter",
+        "◆": "@", "‖": "=", "▲": "^", "▼": "v", "≠": "!", "⊘": "/", "§": "$", "⏎": "enter", "¢": "c",
     }
 )  # fmt: skip
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -56,6 +56,10 @@ class Ink:
     def fit(self, text: str, width: int, *, right: bool = False) -> str:
         """Return `text` in exactly `width` cells: padded, or cut with an ellipsis."""
         return _fitted(text, max(width, 0), right, self.ascii)
+
+    def middle(self, text: str, width: int) -> str:
+        """Return `text` in exactly `width` cells: padded, or with its middle left out, so that its end stays."""
+        return _shortened(text, max(width, 0), self.ascii)
 
     def wrap(self, text: str, width: int, most: int = 1_000) -> list[str]:
         """Return `text` in at most about `most` lines of at most `width` cells, broken at spaces where it has them."""
@@ -101,6 +105,18 @@ def _fitted(text: str, width: int, right: bool, ascii: bool) -> str:
         return ""
     dots = "~" if ascii else "…"
     return set_cell_size(text, width - 1) + dots
+
+
+@functools.lru_cache(maxsize=16_384)
+def _shortened(text: str, width: int, ascii: bool) -> str:
+    text = _safe(text, ascii)
+    if cell_len(text) <= width or width < 5:
+        return _fitted(text, width, False, ascii)
+    after = (width - 1) // 2
+    tail = text[-after:]
+    while cell_len(tail) > after:
+        tail = tail[1:]
+    return set_cell_size(text, width - 1 - cell_len(tail)) + ("~" if ascii else "…") + tail
 
 
 def _wrapped(text: str, width: int) -> list[str]:

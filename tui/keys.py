@@ -7,6 +7,7 @@ when it is refused; the rest moves through what is shown and needs no compiler.
 from __future__ import annotations
 
 import functools
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -30,9 +31,16 @@ def acts(screens: Screens) -> tuple[Act, ...]:
     instead = {act.name: act for act in own}
     app = (
         Act("copy", ("c",), "the command that does the same headlessly, to the clipboard", called("copy")),
+        Act("report", ("O",), "the run's HTML report in a browser, where there is one", called("report")),
         Act("theme", ("t",), "dark, light, the terminal's own colours, high contrast", called("theme")),
         Act("palette", (":", "ctrl+p"), "every action by name", _over(lambda scene, view: Palette()), group="app"),
-        Act("help", ("?",), "this page", _over(lambda scene, view: _help(scene, view, screens)), group="app"),
+        Act(
+            "help",
+            ("?",),
+            "the keys of a screen",
+            _over(lambda scene, view: help_page(scene, view, screens)),
+            group="app",
+        ),
         Act(
             "detach",
             ("q",),
@@ -105,15 +113,44 @@ def narrowed(able: Sequence[Offer], text: str) -> list[Offer]:
     return [(act, why) for act, why in able if all(w in f"{act.name} {act.label} {act.help}".lower() for w in words)]
 
 
-def _help(scene: Scene, view: View, screens: Screens) -> Page:
-    lines: list[str] = []
-    group = ""
-    for act, why in offers(scene, view, screens):
-        if act.group != group:
-            group = act.group
-            lines += ["", f"# {GROUPS[act.group]}"]
-        own = here(act, shown(screens, view), screens) is not None
-        where = "" if own else f" (in {' '.join(map(str, _places(act, screens)))})"
-        lines.append(f"{' '.join(act.keys[:2]):<12} {act.label:<18} {act.help}{where}")
-        lines += [f"{'':<12} {'':<18} not now: {why}"] if own and why else []
-    return Page(title="Keys", kind="help", lines=tuple(lines[1:]))
+def help_page(scene: Scene, view: View, screens: Screens, by: int = 0) -> Page:
+    """Return the help of a screen as a page: its own keys, then those of every screen.
+
+    It is of the screen that is shown, or of the one whose help is open, `by` places further.
+    """
+    about = view.overlay.screen if isinstance(view.overlay, Page) and view.overlay.screen else view.mode
+    names = [screen.name for screen in screens]
+    at = (names.index(about) + by) % len(screens)
+    screen = screens[at]
+    there = replace(view, mode=screen.name)
+    own = [(act, why) for act, why in offers(scene, there, screens) if here(act, screen, screens) is not None]
+    mine = {act.name for act in screen.keys}
+    lines = [f"# {at + 1} {screen.title}: {screen.about}"]
+    lines += [text for act, why in own if act.name in mine for text in _helped(act, why, view.width)]
+    for group, title in GROUPS.items():
+        rest = [(act, why) for act, why in own if act.group == group and act.name not in mine]
+        lines += (
+            ["", f"# {title}", *(text for act, why in rest for text in _helped(act, why, view.width))] if rest else []
+        )
+    lines += ["", "# The mouse", *(text for key, does in _MOUSE for text in _wrapped(key, "", does, view.width))]
+    return Page(title=f"Keys of {screen.title}", kind="help", lines=tuple(lines), screen=screen.name)
+
+
+_MOUSE = (
+    ("click", "chooses a row, and opens the chosen one; a head sorts; names of screens and keys do what they say"),
+    ("wheel", "moves through what is under the pointer"),
+    ("shift", "held down, most terminals select text as they do without the app"),
+)
+_KEYS, _LABELS = 12, 18
+"""Cells of the keys and of the labels of a help page."""
+
+
+def _helped(act: Act, why: str, width: int) -> list[str]:
+    lines = _wrapped(" ".join(act.keys[:2]), act.label, act.help, width)
+    return [*lines, *_wrapped("", "", f"not now: {why}", width)] if why else lines
+
+
+def _wrapped(keys: str, label: str, text: str, width: int) -> list[str]:
+    pieces = textwrap.wrap(text, max(width - _KEYS - _LABELS - 5, 16))
+    heads = [f"{keys:<{_KEYS}} {label:<{_LABELS}}", *[" " * (_KEYS + 1 + _LABELS)] * (len(pieces) - 1)]
+    return [f"{head} {piece}" for head, piece in zip(heads, pieces, strict=True)]

@@ -21,7 +21,7 @@ from .trials import short
 
 COLUMNS = (
     Column(head="state", width=12),
-    Column(head="field", width=16, grow=1),
+    Column(head="field", width=16, grow=1, middle=True),
     Column(head="locked", width=12, grow=2),
     Column(head="here", width=12, grow=2),
     Column(head="remedy", width=18, grow=2, drop=1),
@@ -123,7 +123,19 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
         first = line(("Lock ", "title"), (scene.lock_path, ""))
     else:
         first = line(("Not written yet  ", "title"), (scene.lock_path, "dim"))
-    return [first, _replay_line(scene, ink)]
+    return [
+        first,
+        _replay_line(scene, ink) if scene.replay is not None else _writing(scene) or _replay_line(scene, ink),
+    ]
+
+
+def _writing(scene: Scene) -> Line | None:
+    """Return what a compiler does now that will write the lock; the stages that it is through with stand above."""
+    state = scene.state
+    if scene.life not in ("live", "paused") or state.lock is not None or not state.settled:
+        return None
+    now = f"◐ {state.stage or 'starting'}{f': {state.working}' if state.working else ''}"
+    return line(("Writing it: ", "title"), (now, "accent"))
 
 
 def _replay_line(scene: Scene, ink: Ink) -> Line:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from .decided import changes
 from .scene import Ask, Page, Scene, Step, View
-from .screen import Act, ScreenSpec, cursor, key_of, rows, selected
+from .screen import Act, ScreenSpec, cursor, key_of, rows, selected, visible
 from .trials import ordered, region_of
 
 
@@ -33,19 +33,35 @@ def moved(scene: Scene, view: View, screen: ScreenSpec, name: str) -> View:
         case "back" if view.search and screen.lists == "candidates" and not view.filter.get(screen.name):
             return replace(view, search="", sort={**view.sort, screen.name: -1})
         case "back":
-            return replace(view, filter={**view.filter, screen.name: ""})
+            return followed(scene, replace(view, filter={**view.filter, screen.name: ""}), screen)
         case "focus":
             return replace(view, focus="table" if in_detail else "detail", detail=view.detail or not view.wide)
         case "sort" | "sort-back":
-            count = len(screen.columns(scene, view)) + 1
-            after = (view.sort.get(screen.name, -1) + 1 + (1 if name == "sort" else -1)) % count - 1
-            return replace(view, sort={**view.sort, screen.name: after})
+            turn = [-1, *visible(scene, view, screen)]
+            now = view.sort.get(screen.name, -1)
+            place = turn.index(now) if now in turn else 0
+            return sorted_by(scene, view, screen, turn[(place + (1 if name == "sort" else -1)) % len(turn)])
         case "next-undecided" | "previous-undecided":
             return _region(scene, view, screen, 1 if name == "next-undecided" else -1)
         case _ if in_detail and (view.wide or view.detail):
             return replace(view, top=max(0, _line(view.top, name, view.height - 8)))
         case _:
             return _row(scene, view, screen, name)
+
+
+def sorted_by(scene: Scene, view: View, screen: ScreenSpec, column: int) -> View:
+    """Return the view with a screen's rows sorted by a column, -1 for as they come; the cursor stays on its row."""
+    view = selected(view, screen, key_of(scene, view, screen))
+    return followed(scene, replace(view, sort={**view.sort, screen.name: column}), screen)
+
+
+def followed(scene: Scene, view: View, screen: ScreenSpec) -> View:
+    """Return the view with the row that is under the cursor now as the chosen one, so that its detail is shown.
+
+    After a filter or a sort the chosen row may be another one, or gone.
+    """
+    key = key_of(scene, view, screen)
+    return view if not key or screen.newest else selected(view, screen, key)
 
 
 def _line(top: int, name: str, page: int) -> int:

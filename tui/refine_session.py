@@ -14,7 +14,7 @@ from agentcompile.control.desk import deliver
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import clean
 
-from . import compiler
+from . import compiler, refining
 from .feed import Feed
 from .refined import RefinedFeed
 from .scene import Steer
@@ -96,6 +96,12 @@ class RefineSession(Session):
             return Outcome(text="; ".join(lines) or f"it ended with exit code {code}", ok=False)
         folder = json.loads(out)["template"]
         return _told(f"node {steer.node} is the template {folder}; `agentcompile compile` searches it")
+
+    def farewell(self) -> tuple[str, ...]:
+        """Return what a terminal shows after the app: the session's name, and the commands to attach and to go on."""
+        word = refining.life_of(self.scene)[0].partition(" ")[2]
+        attach = f"attach: agentcompile tui {shlex.quote(self.scene.path)}"
+        return f"session {self.scene.run}: {word}", attach, f"resume: {self._tree.now.goes_on}"
 
     def command(self) -> str:
         """Return the command that shows without the app what the screen is about."""

@@ -10,23 +10,25 @@ from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.tables import amount, duration
 
 from .asks import CANCEL
+from .charts import PLOTS
 from .grid import Column, Entry, pairs
 from .ink import Ink, Line, Span, Style, line, spark
 from .moving import UNDECIDED
+from .overlapping import Overlaps, overlaps, share_of
 from .scene import Advice, Scene, View
 from .screen import EXPLAIN, ScreenSpec
 from .trials import Placed, Same, ordered, placed, short, times, tone, trials_of
 
 COLUMNS = (
     Column(head="state", width=11),
-    Column(head="region", width=24, grow=3),
+    Column(head="region", width=24, grow=3, middle=True),
     Column(head="count", width=5, right=True, drop=3),
-    Column(head="share", width=6, right=True, drop=1),
+    Column(head="share", width=7, right=True, drop=1),
     Column(head="roofline", width=8, right=True, drop=2),
     Column(head="pytorch", width=7, right=True, drop=4),
     Column(head="best", width=7, right=True),
     Column(head="ratio", width=6, right=True),
-    Column(head="runs", width=16, grow=2, drop=5),
+    Column(head="runs", width=16, grow=2, drop=5, middle=True),
 )
 
 _STATES: dict[str, tuple[str, Style]] = {
@@ -55,24 +57,25 @@ def state_of(row: RegionProgress, plan: Placed) -> Span:
 
 
 def entries(scene: Scene, view: View) -> list[Entry]:
-    """Return every region as a row: those of the plan first, then by their share of the step."""
+    """Return every region as a row: those of the plan by their share, and below each those that overlap with it."""
     return list(_entries(Same(scene.state)))
 
 
 @functools.lru_cache(maxsize=2)
 def _entries(state: Same[State]) -> list[Entry]:
-    plan = placed(state.value)
-    return [_entry(row, plan) for row in ordered(state.value)]
+    plan, found = placed(state.value), overlaps(state.value)
+    return [_entry(row, plan, found) for row in ordered(state.value)]
 
 
-def _entry(row: RegionProgress, plan: Placed) -> Entry:
+def _entry(row: RegionProgress, plan: Placed, found: Overlaps) -> Entry:
+    share, above = found.shares.get(row.region), found.above.get(row.region, "")
     best = row.best.measurement if row.best else None
     ratio = best.speedup if best else 0.0
     cells: tuple[Span, ...] = (
         state_of(row, plan),
-        (row.name, ""),
+        (f"└ {row.name}" if above else row.name, ""),
         (str(row.sites), ""),
-        (f"{row.share:.1%}", ""),
+        (f"{share:.1%}", "") if share is not None else (f"({row.share:.1%})", "dim"),
         (duration(row.floor_ns), "dim"),
         (duration(best.baseline_ns) if best else "-", "dim"),
         (duration(best.median_ns) if best else "-", ""),
@@ -83,7 +86,19 @@ def _entry(row: RegionProgress, plan: Placed) -> Entry:
         state_of(row, plan)[0], row.name, -row.sites, -row.share, -row.floor_ns,
         -best.baseline_ns if best else 1.0, -best.median_ns if best else 1.0, -ratio, _runs(row, plan)[0],
     )  # fmt: skip
-    return Entry(key=row.region, cells=cells, order=order)
+    return Entry(key=row.region, cells=cells, order=order, under=above)
+
+
+def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
+    """Return the line over the regions: how many cover the step, their shares together, and what overlaps with them."""
+    if not scene.state.rows:
+        return []
+    found = overlaps(scene.state)
+    covers = "of the plan" if found.planned else "without overlap"
+    text = f"{len(found.shares)} regions {covers}, {found.whole:.0%} of the step"
+    if below := sum(bool(one) for one in found.above.values()):
+        text += f"; {below} overlap with these: (share)"
+    return [line((ink.fit(text, width), "dim"))]
 
 
 def _runs(row: RegionProgress, plan: Placed) -> Span:
@@ -114,18 +129,18 @@ def detail(scene: Scene, view: View, region: str, width: int, ink: Ink) -> list[
         return [line(("No region yet. They appear when the model is cut.", "dim"))]
     trials = trials_of(scene.state, region)
     lines = [line((row.name, "title")), line((row.regime, "dim")), line()]
-    lines += pairs(_cost(row, placed(scene.state)), ink, width)
+    lines += pairs(_cost(row, placed(scene.state), share_of(scene.state, region)), ink, width)
     lines += _interface(row, ink, width)
     lines += _advice(row, trials, scene.advice.get(region), ink, width)
     lines += _checks(row, trials, ink, width)
     return [*lines, *_trend(trials, ink, width)]
 
 
-def _cost(row: RegionProgress, plan: Placed) -> list[tuple[str, str | Span]]:
+def _cost(row: RegionProgress, plan: Placed, share: float) -> list[tuple[str, str | Span]]:
     word, style = state_of(row, plan)
     facts: list[tuple[str, str | Span]] = [
         ("state", (word, style)),
-        ("count", f"{row.sites}, {row.share:.1%} of the step"),
+        ("count", f"{row.sites}, {share:.1%} of the step"),
         ("roofline", f"{duration(row.floor_ns)} an occurrence"),
         ("work", f"{amount(row.flops, 'FLOP')}, {amount(row.bytes)}, {row.flops / max(row.bytes, 1):.2f} FLOP/B"),
     ]
@@ -225,8 +240,9 @@ SCREEN = ScreenSpec(
     columns=lambda scene, view: COLUMNS,
     entries=entries,
     detail=detail,
-    keys=(*UNDECIDED, CANCEL),
-    foot=("open", "filter", "sort", "pause"),
+    heading=heading,
+    keys=(*UNDECIDED, CANCEL, PLOTS),
+    foot=("open", "filter", "sort", "pause", "plots"),
     empty="No regions yet: they appear when the model is cut.",
     lists="regions",
     opens="tune",

@@ -14,24 +14,26 @@ from agentcompile.runs.progress import State
 from agentcompile.runs.tables import duration
 
 from . import asks
+from .charts import PLOTS
 from .decided import Change, changes
-from .grid import Column, Entry, pairs
+from .grid import GAP, Column, Entry, fitted, pairs
 from .ink import Ink, Line, Span, Style, line
 from .moving import UNDECIDED
-from .scene import BENCH, Advice, Pick, Scene, Step, View
-from .screen import ScreenSpec
-from .trials import brief, latest, measured, short, times, tone, trials_of
+from .scene import Advice, Pick, Scene, Step, View
+from .screen import ScreenSpec, table_width
+from .trials import latest, measured, named, times, tone, trials_of
 
 COLUMNS = (
     Column(head="plan", width=8),
-    Column(head="region", width=18, grow=2),
-    Column(head="runs", width=18, grow=3, drop=1),
+    Column(head="region", width=18, grow=2, middle=True),
+    Column(head="runs", width=18, grow=3, drop=1, wants=22, middle=True),
     Column(head="ratio", width=6, right=True),
     Column(head="±", width=5, right=True, drop=3),
     Column(head="saves", width=8, right=True, drop=2),
     Column(head="decision", width=11),
 )
-
+_RUNS, _FROM = 2, "→ "
+"""The place of the column that says what a region runs, and what stands before a kernel there."""
 _SETTLED: tuple[tuple[Standing, str, Style], ...] = (("confirmed", "✓", "good"), ("refuted", "✗", "bad"))
 """The standings of settled claims with their marks and styles."""
 _CLAIMS = 2
@@ -39,16 +41,17 @@ _CLAIMS = 2
 
 
 def entries(scene: Scene, view: View) -> list[Entry]:
-    """Return the plan's regions as rows; where there is little room, without the names of parameters."""
-    return [_entry(change, view.width < BENCH[0]) for change in changes(scene.state)]
+    """Return the plan's regions as rows; names of parameters are shortened where there is little room."""
+    cells = dict(fitted(COLUMNS, table_width(view, SCREEN.side) - GAP)).get(_RUNS, 0)
+    return [_entry(change, cells - len(_FROM)) for change in changes(scene.state)]
 
 
-def _entry(change: Change, narrow: bool) -> Entry:
+def _entry(change: Change, room: int) -> Entry:
     mark: Span
     match change.choice:
         case Kernel(candidate=candidate, speedup=speedup, half_width=width):
             mark = ("? change", "warn") if change.decided.open else ("~ change", "accent")
-            runs: Span = (f"→ {brief(candidate)}" if narrow else f"PyTorch → {short(candidate.label)}", "")
+            runs: Span = (f"{_FROM}{named(candidate, room)}", "")
             numbers: tuple[Span, ...] = (
                 (times(speedup), tone(speedup)),
                 (f"{width:.2f}" if width < 10 else "any", "dim"),
@@ -190,7 +193,8 @@ def _others(state: State, change: Change, width: int, ink: Ink) -> list[Line]:
         return []
     lines = [line(), line(("What passed every check", "head"))]
     for candidate, m in rows:
-        name = ink.fit(brief(candidate) if width < 60 else short(candidate.label), max(width - 17, 8))
+        cells = max(width - 17, 8)
+        name = ink.middle(named(candidate, cells), cells)
         lines.append(line(name, (f"{duration(m.median_ns):>8}", ""), (f"{times(m.speedup):>8}", tone(m.speedup))))
     return lines
 
@@ -228,7 +232,7 @@ SCREEN = ScreenSpec(
     heading=heading,
     keys=(
         *UNDECIDED, asks.APPROVE, asks.REJECT, replace(asks.OVERRIDE, does=_picked, why_not=_not_picked), asks.UNDO,
-        asks.APPROVE_SAFE, asks.REJECT_REST, asks.CANCEL, asks.WRITE, asks.SOURCE, asks.DIFF,
+        asks.APPROVE_SAFE, asks.REJECT_REST, asks.CANCEL, asks.WRITE, asks.SOURCE, asks.DIFF, PLOTS,
     ),
     foot=("open", "approve", "reject", "override", "undo", "approve-safe", "write"),
     empty="No plan yet.",

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agentcompile.control.commands import Command
+from agentcompile.ir.template import Candidate, Param, Params
+from agentcompile.runs.persistent import GrowingSequence
 from agentcompile.runs.progress import State
 from agentcompile.runs.recorded_searches import RecordedSearches
 
@@ -14,7 +16,9 @@ from .ink import Span, Style
 from .refined import Refined
 
 Baseline = Literal["pytorch", "best", "first"]
-What = Literal["copy", "source", "diff", "lock-text", "resume", "write", "check", "replay", "leave", "stop", "theme"]
+What = Literal[
+    "copy", "source", "diff", "lock-text", "resume", "write", "check", "replay", "leave", "stop", "theme", "report"
+]
 Steering = Literal["pause", "resume", "stop", "stop-now", "prune", "promote"]
 """What a person does with a session of `refine`."""
 Shown = Literal["", "fit", "whole"]
@@ -62,6 +66,20 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """A value that was measured at a time of the run: a region's ratio to PyTorch, or the best step in nanoseconds."""
+
+    at_s: float
+    """By the run's clock, from its first event."""
+    region: str
+    """Empty for the whole step."""
+    value: float
+
+
+Course = GrowingSequence[Reached]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """What is known of the run, of the process that works on it, and of a replay beside it."""
 
@@ -78,6 +96,8 @@ class Scene:
     lock_path: str = ""
     lock_facts: tuple[tuple[str, str], ...] = ()
     """What a lock without its run says."""
+    course: Course = field(default_factory=GrowingSequence[Reached])
+    """What was measured when, in that order."""
     elapsed_s: float = 0.0
     speed: float = 0.0
     """Of a past run that is shown again; 0 for one that is followed."""
@@ -127,6 +147,8 @@ class Page:
     lines: tuple[str, ...] = ()
     language: str = ""
     top: int = 0
+    screen: str = ""
+    """The screen that a help is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +158,26 @@ class Pick:
     action: str
     title: str
     options: tuple[tuple[str, str], ...] = ()
+    cursor: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A chart over the body, by its place among the charts."""
+
+    which: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """The parameters of a candidate with their domains, as a person changes them."""
+
+    candidate: Candidate
+    params: tuple[Param, ...]
+    values: Params
+    requires: tuple[str, ...] = ()
+    dims: tuple[tuple[str, int], ...] = ()
+    """Names that constraints may read beside parameters, with their values."""
     cursor: int = 0
 
 
@@ -151,6 +193,24 @@ class Steer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """An effect: send a command to the compiler, or write it into the run where no compiler works."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """An effect that the app brings about itself; `text` is the candidate of a source or a difference."""
+
+    what: What
+    text: str = ""
+
+
+Effect = Send | Call | Steer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dialog:
     """A question over the whole body before something is done: what it is about, and what it does."""
 
@@ -158,14 +218,14 @@ class Dialog:
     about: tuple[Span, ...]
     does: str
     """What `enter` does, as a verb."""
-    effect: Steer
+    effect: Effect
     name: Ask | None = None
     """The name that a person may change; None where there is none."""
     folder: str = ""
     """The folder in which a folder of that name is made."""
 
 
-Overlay = Ask | Palette | Page | Pick | Dialog
+Overlay = Ask | Palette | Page | Pick | Dialog | Form | Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,24 +263,6 @@ class View:
     def bench(self) -> bool:
         """Whether the workbench fits."""
         return self.width >= BENCH[0] and self.height >= BENCH[1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
-    """An effect: send a command to the compiler, or write it into the run where no compiler works."""
-
-    command: Command
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """An effect that the app brings about itself; `text` is the candidate of a source or a difference."""
-
-    what: What
-    text: str = ""
-
-
-Effect = Send | Call | Steer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

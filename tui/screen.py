@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from .grid import Column, Entry, cursor_of, picked
+from .grid import GAP, Column, Entry, cursor_of, fitted, picked
 from .ink import Ink, Line, Span
 from .scene import WIDE, Call, Scene, Step, View, What
 
@@ -97,6 +97,11 @@ def table_width(view: View, side: int = SIDE) -> int:
 def upper_height(height: int, lower_shown: bool) -> int:
     """Return the lines of the upper table of a workbench of `height` lines; fewer where the lower one's screen is."""
     return (height - 1) * 2 // 5 if lower_shown else (height - 1) // 2
+
+
+def visible(scene: Scene, view: View, screen: ScreenSpec) -> list[int]:
+    """Return the indices of the columns that a screen's table has room for."""
+    return [at for at, _ in fitted(screen.columns(scene, view), table_width(view, screen.side) - GAP)]
 
 
 def rows(scene: Scene, view: View, screen: ScreenSpec) -> list[Entry]:

@@ -16,6 +16,7 @@ from agentcompile.ir.template import Params
 from agentcompile.ir.trial import Choice, Trial
 from agentcompile.runs.persistent import GrowingSequence
 from agentcompile.runs.progress import RegionProgress, State
+from agentcompile.runs.rows import trials_in
 from agentcompile.runs.searches import Rung, Search, search_of
 
 from . import branches
@@ -26,7 +27,7 @@ from .ink import Ink, Line, Span, Style, line
 from .plotting import AROUND, LABEL, legend, plot
 from .scene import Scene, Shown, Step, View
 from .screen import FOOT, HEAD, Act, ScreenSpec, table_width, upper_height
-from .trials import SEVERAL, Same, brief, latest, placed, region_of, short, state_of, times, tone, trials_in
+from .trials import SEVERAL, Same, brief, latest, placed, region_of, short, state_of, times, tone
 
 COLUMNS = (
     Column(head="state", width=12),
@@ -131,7 +132,7 @@ def _node(
     node, ratio = search.nodes[branch.id], _speedup(search, branch.id)
     style: Style = "accent" if branch.id in search.path else "" if ratio else "dim"
     if trial is not None:
-        state = state_of(trial, row, runs)
+        state = state_of(trial, row.best.candidate if row.best else "", runs)
     else:
         state = ("◐ timing", "accent") if any(id == branch.id for id, _ in row.under_way) else ("○ waiting", "dim")
     cells: tuple[Span, ...] = (

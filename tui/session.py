@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,9 +20,12 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.lockfile.files import read_lock
 from agentcompile.runs.recorded_searches import RecordedSearches
 
-from . import asks, compiler, source
+from . import asks, chrome, compiler, source
+from .confirming import resuming
 from .feed import Feed
+from .ink import Ink
 from .locking import lock_facts
+from .pointing import clicked, wheeled
 from .scene import Call, Effect, Page, Replay, Scene, Send, Steer, View
 from .screen import Screens, shown
 from .screens import SCREENS
@@ -114,6 +118,7 @@ class Session:
                 state=feed.state,
                 log=feed.log,
                 advice=dict(feed.advice),
+                course=feed.course,
                 life=life,
                 elapsed_s=feed.elapsed_s,
                 ending=compiler.why_gone(feed.path, self._said()) if life == "lost" else "",
@@ -155,6 +160,16 @@ class Session:
         self.view = step.view
         return step.effects
 
+    def click(self, x: int, y: int, ink: Ink) -> tuple[Effect, ...]:
+        """Take a click on a cell, and return the effects that `act` brings about."""
+        step = clicked(self.scene, self.view, x, y, ink, self.screens)
+        self.view = step.view
+        return step.effects
+
+    def wheel(self, x: int, y: int, by: int, ink: Ink) -> None:
+        """Take one notch of the wheel over a cell, 1 downwards or -1 upwards."""
+        self.view = wheeled(self.scene, self.view, x, y, by, ink, self.screens).view
+
     def act(self, effect: Effect) -> Outcome:
         """Bring an effect about; it may take seconds where a compiler must answer, so it runs beside the screen."""
         try:
@@ -185,6 +200,8 @@ class Session:
                 return self._stop()
             case "theme":
                 return Outcome(theme=True)
+            case "report":
+                return self._report()
             case "copy":
                 text = self.command()
                 return Outcome(text=f"copied: {text}", copy=text)
@@ -206,6 +223,15 @@ class Session:
             compiler.end(self.process)
         return Outcome(leave=True)
 
+    def _report(self) -> Outcome:
+        """Open the newest report of the run, in a browser where there is a program that opens files."""
+        path = compiler.report_of(Path(self.scene.path)) if self.scene.path else None
+        if path is None:
+            return Outcome(text=f"There is no HTML report in {self.scene.path or 'a lock'}.", ok=False)
+        return Outcome(
+            text=f"{'Opened' if compiler.show(path) else 'No program opens files here; the report is'} {path}"
+        )
+
     def _source(self, call: Call) -> Outcome:
         region = asks.target_of(self.scene, self.view, shown(self.screens, self.view))
         folder = Path(self.scene.path)
@@ -218,7 +244,7 @@ class Session:
         path = Path(self.scene.path)
         self.process = compiler.start(path, ["compile", "--resume", "--run-dir", str(path), "--quiet"])
         return Outcome(
-            text="The lock is written by the compiler: it proves the plan once more."
+            text="The compiler checks the whole model, then writes the lock: its stages are above."
             if what == "write"
             else "The compiler resumes where it stopped."
         )
@@ -238,6 +264,17 @@ class Session:
         values = {"RUN": scene.path, "REGION": row.name if row else "REGION", "LOCK": scene.lock_path or "LOCK"}
         command = screen.headless if scene.path else action("replay").headless
         return re.sub("|".join(values), lambda found: values[found[0]], command)
+
+    def farewell(self) -> tuple[str, ...]:
+        """Return what a terminal shows after the app: the run's name, and the commands to attach and to go on."""
+        scene = self.scene
+        if not scene.path:
+            return (f"lock {scene.lock_path}: agentcompile replay {shlex.quote(scene.lock_path)}",)
+        path = shlex.quote(scene.path)
+        lines = [f"run {scene.run}: {chrome.life_of(scene)[0].partition(' ')[2]}", f"attach: agentcompile tui {path}"]
+        if scene.state.status != "finished" and not scene.speed:
+            lines.append(f"resume: {resuming(path)}")
+        return tuple(lines)
 
     def end(self) -> None:
         """End a check or replay that runs only for this screen; a compiler goes on."""

@@ -11,11 +11,13 @@ from agentcompile.search import STRATEGIES
 from . import chrome
 from .editing import edited, named
 from .frame import ask_line, too_small
-from .grid import Column, Entry, cursor_of, picked, table
+from .grid import Column, Entry, cursor_of, picked, shown_rows, table
 from .ink import BLANK, Ink, Line, Span, line, shaped
 from .scene import LEAST, Ask, Page, View
 from .source import colours
 
+_HEAD = 2
+"""Lines above the list."""
 Kind = Literal["model", "preset", "run", "refine", "lock"]
 _WORDS: dict[Kind, Span] = {
     "model": ("● model", "accent"),
@@ -158,19 +160,22 @@ def _settings(start: Start, width: int, ink: Ink) -> list[Line]:
 def _foot(start: Start, width: int, ink: Ink) -> list[Line]:
     text = command(start)
     second = ask_line(start.ask, width, ink) if start.ask is not None else line((f" {start.message}", "dim"))
+    return [
+        line(("  $ ", "accent"), (text, "")),
+        second if start.ask or start.message else BLANK,
+        chrome.keys(_keys(start), width, ink),
+    ]
+
+
+def _keys(start: Start) -> list[tuple[str, str, bool]]:
     able = chosen(start) is not None
-    keys = [
+    return [
         ("enter", "open", able),
         ("tab", "settings", True),
         ("m", "path", True),
         ("/", "filter", True),
         ("c", "copy", able),
         ("t", "theme", True),
-    ]
-    return [
-        line(("  $ ", "accent"), (text, "")),
-        second if start.ask or start.message else BLANK,
-        chrome.keys(keys, width, ink),
     ]
 
 
@@ -201,6 +206,25 @@ def press(start: Start, key: str, character: str, height: int) -> tuple[Start, D
             return replace(start, field=0 if start.field < 0 else -1), ""
         case _:
             return _on_field(start, key) if start.field >= 0 else _on_list(start, key, height)
+
+
+def clicked(start: Start, view: View, x: int, y: int, ink: Ink) -> tuple[str, ...]:
+    """Return the keys that do what a click on a cell means: those of the last line, or those that choose a row."""
+    if y == view.height - 1 and start.ask is None:
+        key = chrome.key_at(_keys(start), view.width, x, ink)
+        return (key,) if key else ()
+    found = entries(start)
+    if start.ask is not None or start.page is not None or not found:
+        return ()
+    tail = len(_settings(start, view.width, ink)) + 1 + len(_foot(start, view.width, ink))
+    cursor = cursor_of(found, start.chosen)
+    drawn = shown_rows(len(found), cursor if start.field < 0 else -1, view.height - _HEAD - tail)
+    at = y - _HEAD - 1
+    if not 0 <= at < len(drawn):
+        return ()
+    by = drawn[at] - cursor
+    leaves = ("tab",) if start.field >= 0 else ()
+    return (*leaves, *("down" if by > 0 else "up" for _ in range(abs(by)))) if by or leaves else ("enter",)
 
 
 def _on_list(start: Start, key: str, height: int) -> tuple[Start, Does]:

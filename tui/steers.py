@@ -12,6 +12,7 @@ from agentcompile.ir.trial import Measured
 from agentcompile.runs.tables import duration
 
 from . import nodes
+from .confirming import asked
 from .ink import Span
 from .refined import Refined
 from .scene import Ask, Dialog, Page, Scene, Steer, Steering, Step, View
@@ -81,8 +82,17 @@ def _held(scene: Scene, view: View, screen: ScreenSpec) -> Step:
     return Step(view=view, effects=(Steer(what="resume" if scene.held else "pause"),))
 
 
-def _steers(what: Steering) -> Does:
-    return lambda scene, view, screen: Step(view=view, effects=(Steer(what=what),))
+def _ending(what: Steering, title: str, lost: str, does: str) -> Does:
+    """Return an action that asks before it ends the session."""
+
+    def does_it(scene: Scene, view: View, screen: ScreenSpec) -> Step:
+        about: tuple[Span, ...] = (
+            (lost, "warn"),
+            (f"Kept: {len(known(scene).nodes)} nodes of the tree. It goes on with: {known(scene).goes_on}", "dim"),
+        )
+        return asked(view, Dialog(title=title, about=about, does=does, effect=Steer(what=what)))
+
+    return does_it
 
 
 def _pruned(scene: Scene, view: View, screen: ScreenSpec) -> Step:
@@ -159,12 +169,19 @@ PRUNE = _act("prune", "x", "close the branch of the node; asks first", _pruned, 
 PROMOTE = _act(
     "promote", "P", "make the node's kernel a template that `compile` searches; asks first", _promoted, _no_promotion
 )
-FINISH = _act("finish", "S", "end the session after its attempt", _steers("stop"), _no_stop, "stop")
+FINISH = _act(
+    "finish",
+    "S",
+    "end the session after its attempt; asks first",
+    _ending("stop", "End the session after its attempt", "No further attempt is made.", "ends it then"),
+    _no_stop,
+    "stop",
+)
 STOP = Act(
     "stop",
     ("Q",),
-    "end the session in the middle of its attempt, and leave; nothing is lost",
-    _steers("stop-now"),
+    "end the session in the middle of its attempt, and leave; asks first",
+    _ending("stop-now", "End the session now", "Lost: the attempt that is under way, with its questions.", "ends it"),
     _works,
     "app",
     "stop now",

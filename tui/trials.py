@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Choice, Impossible, Kernel, Measured, Measurement, Trial
+from agentcompile.ir.trial import Choice, Impossible, Kernel, Measured, Measurement, Plan, Trial
 from agentcompile.runs.persistent import GrowingSequence
 from agentcompile.runs.progress import RegionProgress, State
+from agentcompile.runs.rows import trials_in
 
 from .ink import Span, Style
 from .scene import Scene, View
@@ -52,10 +53,15 @@ class Same(Generic[T]):
 def placed(state: State) -> Placed:
     """Return what the decode plans run in each region; where plans differ, that of the shortest context."""
     found: dict[str, Choice] = {}
-    for plan in sorted(state.final, key=lambda plan: (plan.regime.batch, plan.regime.context)):
-        for part in plan.parts if plan.phase == "decode" else ():
-            found.setdefault(part.region, part.choice)
+    for part in (part for plan in decode_plans(state) for part in plan.parts):
+        found.setdefault(part.region, part.choice)
     return found
+
+
+def decode_plans(state: State) -> list[Plan]:
+    """Return the plans of decode steps as a lock has them, that of the smallest batch and shortest context first."""
+    plans = sorted(state.final, key=lambda plan: (plan.regime.batch, plan.regime.context))
+    return [plan for plan in plans if plan.phase == "decode"]
 
 
 def ordered(state: State) -> tuple[RegionProgress, ...]:
@@ -81,15 +87,6 @@ def trials_of(state: State, region: str) -> Sequence[Trial]:
     return trials_in(state.trials, region)
 
 
-def trials_in(trials: GrowingSequence[Trial], region: str) -> Sequence[Trial]:
-    """Return those of `trials` that are of a region, in the order they were made."""
-    return trials.of(_region, region)
-
-
-def _region(trial: Trial) -> str:
-    return trial.candidate.region
-
-
 def latest(state: State, region: str) -> Mapping[str, Trial]:
     """Return each candidate's newest trial by candidate id, in the order they were first tried.
 
@@ -108,13 +105,13 @@ def _latest(trials: Same[GrowingSequence[Trial]], region: str) -> Mapping[str, T
     return found
 
 
-def state_of(trial: Trial, row: RegionProgress | None, runs: Choice | None) -> Span:
-    """Return a candidate's state as glyph and word; `runs` is what its region runs."""
+def state_of(trial: Trial, best: str, runs: Choice | None) -> Span:
+    """Return a candidate's state as glyph and word; `best` is the id that is marked so, `runs` what its region runs."""
     if trial.verdict.kind != "measured":
         return _FAILED[trial.verdict.kind]
     if isinstance(runs, Kernel) and runs.candidate.id == trial.candidate.id:
         return "● chosen", "good"
-    if row is not None and row.best is not None and row.best.candidate == trial.candidate.id:
+    if best == trial.candidate.id:
         return "▲ best", "good"
     return ("✓ confirmed", "") if trial.fidelity == "confirm" else ("✓ measured", "")
 
@@ -139,8 +136,23 @@ def short(label: str) -> str:
     return label.partition("/")[2] or label
 
 
-def brief(candidate: Candidate) -> str:
-    """Return a candidate's variant with its values in the order of the parameters, for where there is little room."""
-    values = ", ".join(str(value) for _, value in candidate.params)
+def named(candidate: Candidate, cells: int) -> str:
+    """Return a candidate's variant with its parameters in `cells` cells, their names cut to what there is room for."""
+    label = short(candidate.label)
+    most = max((len(name) for name, _ in candidate.params), default=0)
+    found = (brief(candidate, letters) for letters in range(most, 0, -1))
+    return next((text for text in (label, *found) if len(text) <= cells), brief(candidate))
+
+
+def brief(candidate: Candidate, letters: int = 1) -> str:
+    """Return a candidate's variant with its parameters by so many letters, or by more that tell them apart."""
+    names = [name for name, _ in candidate.params]
+    values = ", ".join(f"{_start(name, names, letters)}={value}" for name, value in candidate.params)
     variant = candidate.template.partition("/")[2] or candidate.template
     return f"{variant}({values})" if values else variant
+
+
+def _start(name: str, names: Sequence[str], letters: int) -> str:
+    others = [other for other in names if other != name]
+    ends = range(letters, len(name))
+    return next((name[:end] for end in ends if not any(one.startswith(name[:end]) for one in others)), name)

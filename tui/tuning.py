@@ -11,7 +11,6 @@ from agentcompile.ir.evaluate import EvaluationError, evaluate
 from agentcompile.ir.expr import ExprError, free_names, parse
 from agentcompile.ir.trial import (
     Check,
-    Choice,
     Impossible,
     Incorrect,
     Measured,
@@ -20,23 +19,26 @@ from agentcompile.ir.trial import (
     Trial,
     reason,
 )
+from agentcompile.runs.losses import why_lost
 from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.tables import duration
 
 from . import searching
 from .asks import APPROVE, CANCEL, DIFF, EDIT, OVERRIDE, REJECT, RERUN, SOURCE, UNDO
-from .grid import Column, Entry, pairs
+from .charts import PLOTS
+from .grid import GAP, Column, Entry, fitted, pairs
 from .ink import Ink, Line, Span, Style, histogram, line, meter, spark
 from .moving import UNDECIDED
+from .overlapping import share_of
 from .regions import claim
 from .scene import BASELINES, Baseline, Scene, Step, View
-from .screen import EXPLAIN, Act, ScreenSpec, key_of
+from .screen import EXPLAIN, Act, ScreenSpec, key_of, table_width
 from .searching import SEARCH
-from .trials import SEVERAL, Same, brief, latest, measured, placed, region_of, short, state_of, times, tone
+from .trials import SEVERAL, Same, latest, measured, named, placed, region_of, short, state_of, times, tone
 
 COLUMNS = (
     Column(head="state", width=12),
-    Column(head="candidate", width=20, grow=3),
+    Column(head="candidate", width=20, grow=3, wants=32, middle=True),
     Column(head="n", width=3, right=True, drop=3),
     Column(head="median", width=7, right=True),
     Column(head="±", width=6, right=True, drop=1),
@@ -44,6 +46,10 @@ COLUMNS = (
     Column(head="ratio", width=6, right=True),
     Column(head="warning", width=11, grow=1, drop=4),
 )
+_MEDIAN, _P95, _RATIO = 3, 5, 6
+"""Places of the columns by which one candidate is best."""
+_FRESH, _SEARCHED, _FAILED = 0, 1, 2
+"""Groups of rows: timed again on fresh data, timed in the search, without a time."""
 WIDE_INTERVAL = 0.10
 """Half an interval of the ratio's logarithm from which a time is called unstable."""
 LOST_ROUNDS = 0.25
@@ -52,6 +58,8 @@ FEW_TIMES = 3
 """Below these there is no spread to show."""
 FEW_ROUNDS = 10
 """Below these the slowest round says nothing of the machine."""
+_APART = 3
+"""Blanks between what ratios are taken to and the histogram."""
 _NONE: Span = ("-", "dim")
 _NOTHING = (_NONE,) * 5
 """The numbers of a candidate that has none."""
@@ -64,6 +72,8 @@ class Arm:
     name: str
     log_ratio: float = 0.0
     half_width: float = 0.0
+    candidate: str = ""
+    """Its id where it is a candidate, whose rounds are not those of others; empty for PyTorch."""
 
 
 def arm(state: State, region: str, baseline: Baseline) -> Arm:
@@ -75,11 +85,16 @@ def arm(state: State, region: str, baseline: Baseline) -> Arm:
         if row.best is None:
             return Arm(name="PyTorch (nothing is best yet)")
         m = row.best.measurement
-        return Arm(name=f"the best, {short(row.best.label)}", log_ratio=m.log_ratio, half_width=_finite(m))
+        return Arm(
+            name=f"the best, {short(row.best.label)}",
+            log_ratio=m.log_ratio,
+            half_width=_finite(m),
+            candidate=row.best.candidate,
+        )
     for one in latest(state, region).values():
         if row.head and one.candidate.label == row.head[0] and (found := measured(one)) is not None:
             name = f"the adviser's first, {short(row.head[0])}"
-            return Arm(name=name, log_ratio=found.log_ratio, half_width=_finite(found))
+            return Arm(name=name, log_ratio=found.log_ratio, half_width=_finite(found), candidate=one.candidate.id)
     return Arm(name="PyTorch (the adviser's first is not measured)")
 
 
@@ -88,25 +103,52 @@ def _finite(m: Measurement) -> float:
 
 
 def entries(scene: Scene, view: View) -> list[Entry]:
-    """Return a region's candidates: what runs now first, then the fastest, then what failed.
+    """Return a region's candidates: those timed on fresh data, those timed in the search, those without a time.
 
-    Below the workbench's size the names of parameters are left out, which the detail has. Where the search is wanted
-    they are what was proposed from what.
+    Times of these groups come from different rounds, so that each group is sorted by itself. Names of parameters are
+    shortened where the column is narrow. Where the search is wanted the rows are what was proposed from what.
     """
     if searching.shows(scene, view):
         return searching.entries(scene, view)
-    return list(_entries(Same(scene.state), region_of(scene, view), view.baseline, not view.bench))
+    cells = dict(fitted(COLUMNS, table_width(view) - GAP))[1]
+    return list(_entries(Same(scene.state), region_of(scene, view), view.baseline, cells, _by(view)))
+
+
+def _by(view: View) -> int:
+    """Return the column by which the best candidate is marked: the one that rows are sorted by, or the ratio."""
+    by = view.sort.get("tune", -1)
+    return by if by in (_MEDIAN, _P95) else _RATIO
+
+
+def _group(trial: Trial) -> int:
+    if not isinstance(trial.verdict, Measured):
+        return _FAILED
+    return _FRESH if trial.fidelity == "confirm" else _SEARCHED
+
+
+def _sound(trial: Trial) -> Measurement | None:
+    return trial.verdict.measurement if isinstance(trial.verdict, Measured) else None
+
+
+def best_of(state: State, region: str, by: int = _RATIO) -> str:
+    """Return the id of a region's best candidate by a column, among those of the freshest rounds; empty for none."""
+    found = [
+        (_group(one), {_MEDIAN: m.median_ns, _P95: m.p95_ns}.get(by, -m.log_ratio), id)
+        for id, one in latest(state, region).items()
+        if (m := _sound(one)) is not None
+    ]
+    return min(found)[2] if found else ""
 
 
 @functools.lru_cache(maxsize=4)
-def _entries(same: Same[State], region: str, baseline: Baseline, narrow: bool) -> list[Entry]:
+def _entries(same: Same[State], region: str, baseline: Baseline, width: int, by: int) -> list[Entry]:
     state = same.value
     row = state.row(region)
-    to = arm(state, region, baseline)
+    to, best = arm(state, region, baseline), best_of(state, region, by)
     found = latest(state, region)
     runs = placed(state).get(region, row.choice if row is not None else None)
-    rows = [_entry(id, one, to, row, runs, narrow) for id, one in found.items()]
-    rows.sort(key=lambda entry: (isinstance(entry.order[6], str), entry.order[6]))
+    rows = [_entry(one, to, state_of(one, best, runs), width) for one in found.values()]
+    rows.sort(key=lambda entry: (entry.group, isinstance(entry.order[_RATIO], str), entry.order[_RATIO]))
     if row is not None and row.running:
         known = {one.candidate.label for one in found.values()}
         done, total = row.rounds
@@ -115,36 +157,35 @@ def _entries(same: Same[State], region: str, baseline: Baseline, narrow: bool) -
         cells: tuple[Span, ...] = (
             (word, "accent"), (short(row.running) + again, "accent"), *_NOTHING, ("", ""),
         )  # fmt: skip
-        rows.insert(0, Entry(key="running", cells=cells, order=(word, row.running, 0.0, 0.0, 0.0, 0.0, 0.0, "")))
+        order = (word, row.running, 0.0, 0.0, 0.0, 0.0, 0.0, "")
+        rows.insert(0, Entry(key="running", cells=cells, order=order, group=_FRESH - 1))
     return rows
 
 
-def _entry(id: str, trial: Trial, to: Arm, row: RegionProgress | None, runs: Choice | None, narrow: bool) -> Entry:
-    name = brief(trial.candidate) if narrow else short(trial.candidate.label)
+def _entry(trial: Trial, to: Arm, state: Span, width: int) -> Entry:
+    id, name, group = trial.candidate.id, named(trial.candidate, width), _group(trial)
     m = measured(trial)
-    word, style = state_of(trial, row, runs)
     warning = warning_of(trial)
     if m is None:
         cells: tuple[Span, ...] = (
-            (word, style), (name, "dim"), *_NOTHING, (reason(trial.verdict), "dim"),
+            state, (name, "dim"), *_NOTHING, (reason(trial.verdict), "dim"),
         )  # fmt: skip
-        return Entry(key=id, cells=cells, order=(word, name, "-", "-", "-", "-", "-", warning))
+        return Entry(key=id, cells=cells, order=(state[0], name, "-", "-", "-", "-", "-", warning), group=group)
     log_ratio = m.log_ratio - to.log_ratio
     ratio = math.exp(log_ratio)
-    own = trial.candidate.id == (row.best.candidate if row and row.best else "") and to.name.startswith("the best")
-    width = 0.0 if own else math.hypot(m.half_width, to.half_width)
+    interval = 0.0 if id == to.candidate else math.hypot(m.half_width, to.half_width)
     cells = (
-        (word, style),
+        state,
         (name, ""),
         (str(m.rounds), "dim"),
         (duration(m.median_ns), ""),
-        (f"{width:.3f}" if width < 10 else "any", "dim"),
+        (f"{interval:.3f}" if interval < 10 else "any", "dim"),
         (duration(m.p95_ns), "dim"),
-        (times(ratio), tone(ratio)),
+        (f"~{times(ratio)}" if to.candidate not in ("", id) else times(ratio), tone(ratio)),
         (warning.partition(":")[0], "warn"),
     )
-    order = (word, name, -m.rounds, float(m.median_ns), m.half_width, float(m.p95_ns), -ratio, warning)
-    return Entry(key=id, cells=cells, order=order)
+    order = (state[0], name, -m.rounds, float(m.median_ns), m.half_width, float(m.p95_ns), -ratio, warning)
+    return Entry(key=id, cells=cells, order=order, group=group)
 
 
 def warning_of(trial: Trial) -> str:
@@ -175,8 +216,8 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
     if row is None:
         return [line(("No region yet", "dim")), line()]
     known = latest(state, region)
-    title = ink.fit(f"{row.name}  {row.sites} occurrences  {row.share:.1%} of the step", width)
-    text = f"ratio to {arm(state, region, view.baseline).name}"
+    title = ink.fit(f"{row.name}  {row.sites} occurrences  {share_of(state, region):.1%} of the step", width)
+    text = _compared(arm(state, region, view.baseline), {_group(one) for one in known.values()})
     own = measured(known[candidate]) if candidate in known else None
     if own is not None and len(own.times_ns) >= FEW_TIMES:
         spread, of = list(map(float, own.times_ns)), "its times "
@@ -185,7 +226,18 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
     if len(spread) < FEW_TIMES:
         return [line((title, "title")), line((text, "dim"))]
     shape: list[Span] = [(f"{of}{duration(min(spread))} ", "dim"), (_bars(spread, width // 8, ink), "accent")]
-    return [line((title, "title")), line((text, "dim"), "   ", *shape, (f" {duration(max(spread))}", "dim"))]
+    shape.append((f" {duration(max(spread))}", "dim"))
+    room = width - ink.width(text) - _APART
+    fits = sum(ink.width(one) for one, _ in shape) <= room
+    return [line((title, "title")), line((text, "dim"), " " * _APART, *(shape if fits else ()))]
+
+
+def _compared(to: Arm, groups: set[int]) -> str:
+    """Return what ratios are taken to, and which of them come from different rounds."""
+    if to.candidate:
+        return f"ratio to {to.name}; ~ is a ratio of different rounds"
+    apart = "; fresh rounds first, then search" if {_FRESH, _SEARCHED} <= groups else ""
+    return f"ratio to {to.name}{apart}"
 
 
 def _bars(values: Sequence[float], width: int, ink: Ink) -> str:
@@ -204,7 +256,7 @@ def detail(scene: Scene, view: View, candidate: str, width: int, ink: Ink) -> li
             return [line(("It waits to be timed", "title")), *where]
         running = row.running if row else ""
         return [line((running or "No candidate yet", "title" if running else "dim"))]
-    word, style = state_of(trial, row, placed(state).get(region, row.choice))
+    word, style = state_of(trial, best_of(state, region, _by(view)), placed(state).get(region, row.choice))
     lines = [line((piece, "title")) for piece in ink.wrap(trial.candidate.template, width)]
     lines += [
         line((word, style), ("" if trial.fidelity == "search" else "   timed again on fresh data", "dim")),
@@ -221,6 +273,8 @@ def detail(scene: Scene, view: View, candidate: str, width: int, ink: Ink) -> li
         )
     if (m := measured(trial)) is not None:
         lines += _times(m, row, width, ink)
+    if lost := why_lost(state, trial):
+        lines += [line(), line(("Why it lost", "head")), *(line(piece) for piece in ink.wrap(lost, width))]
     if warning := warning_of(trial):
         lines += [line(), *(line((piece, "warn")) for piece in ink.wrap(f"▲ {warning}", width))]
     lines += searching.proposal(scene, view, candidate, width, ink)
@@ -314,8 +368,8 @@ SCREEN = ScreenSpec(
     entries=entries,
     detail=detail,
     heading=heading,
-    keys=(*UNDECIDED, APPROVE, REJECT, OVERRIDE, EDIT, UNDO, CANCEL, RERUN, BASELINE, SEARCH, SOURCE, DIFF),
-    foot=("open", "search", "override", "edit", "rerun", "baseline", "source"),
+    keys=(*UNDECIDED, APPROVE, REJECT, OVERRIDE, EDIT, UNDO, CANCEL, RERUN, BASELINE, SEARCH, SOURCE, DIFF, PLOTS),
+    foot=("open", "search", "plots", "override", "edit", "rerun", "baseline", "source"),
     empty="No candidate was tried in this region yet.",
     lists="candidates",
     headless=EXPLAIN,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from . import charts
 from .asks import answered
 from .editing import edited, named
+from .forms import pressed
 from .ink import Style
-from .keys import acts, bound, elsewhere, here, narrowed, offers
-from .moving import scrolled, stepped
-from .scene import Ask, Dialog, Page, Palette, Pick, Scene, Step, View
+from .keys import acts, bound, elsewhere, help_page, here, narrowed, offers
+from .moving import followed, scrolled, stepped
+from .scene import Ask, Chart, Dialog, Form, Page, Palette, Pick, Scene, Steer, Step, View
 from .screen import Act, Screens, shown
 from .screens import SCREENS
 
@@ -25,9 +27,13 @@ def press(scene: Scene, view: View, key: str, character: str = "", screens: Scre
         case Pick() as pick:
             return _picked(view, pick, named(key, character))
         case Page() as page:
-            return _paged(view, page, named(key, character))
+            return _paged(scene, view, page, named(key, character), screens)
         case Dialog() as dialog:
             return _confirmed(view, dialog, key, character)
+        case Chart() as chart:
+            return charts.pressed(scene, view, chart, named(key, character))
+        case Form() as form:
+            return pressed(scene, view, form, named(key, character))
         case None:
             act = bound(named(key, character), shown(screens, view), screens)
             return _perform(scene, view, act, screens) if act is not None else Step(view=view)
@@ -54,7 +60,8 @@ def _asked(scene: Scene, view: View, ask: Ask, key: str, character: str, screens
     ask = edited(ask, key, character) if typed else ask
     view = replace(view, overlay=ask if typed else None)
     if ask.action == "filter":
-        return Step(view=replace(view, filter={**view.filter, view.mode: ask.text if typed else ask.text.strip()}))
+        view = replace(view, filter={**view.filter, view.mode: ask.text if typed else ask.text.strip()})
+        return Step(view=followed(scene, view, shown(screens, view)))
     return Step(view=view) if typed else answered(scene, view, shown(screens, view), ask)
 
 
@@ -97,16 +104,23 @@ def _confirmed(view: View, dialog: Dialog, key: str, character: str) -> Step:
         case "escape":
             return _said(replace(view, overlay=None), "Nothing was changed.")
         case "enter":
-            name = dialog.name.text.strip() if dialog.name is not None else ""
-            step = _said(replace(view, overlay=None), f"{dialog.title} …")
-            return replace(step, effects=(replace(dialog.effect, name=name),))
+            effect = dialog.effect
+            if dialog.name is not None and isinstance(effect, Steer):
+                effect = replace(effect, name=dialog.name.text.strip())
+            return replace(_said(replace(view, overlay=None), f"{dialog.title} …"), effects=(effect,))
         case _ if dialog.name is not None:
             return Step(view=replace(view, overlay=replace(dialog, name=edited(dialog.name, key, character))))
         case _:
             return Step(view=view)
 
 
-def _paged(view: View, page: Page, key: str) -> Step:
+def _paged(scene: Scene, view: View, page: Page, key: str, screens: Screens) -> Step:
     if key in ("escape", "q", "enter") or (key == "?" and page.kind == "help"):
         return Step(view=replace(view, overlay=None))
+    if page.kind == "help" and (by := _TURNS.get(key, 0)):
+        return Step(view=replace(view, overlay=help_page(scene, view, screens, by)))
     return Step(view=replace(view, overlay=scrolled(page, key, view.height - 7)))
+
+
+_TURNS = {"tab": 1, "l": 1, "right": 1, "h": -1, "left": -1, "shift+tab": -1}
+"""The keys that lead from the help of a screen to that of the next one."""

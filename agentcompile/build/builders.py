@@ -129,9 +129,12 @@ def resources_of(source: Source, store: Store, toolchain: str) -> tuple[Resource
 
     The result is empty for other languages, and where no report is kept. `toolchain` is the name that a target holds.
     """
-    if source.language != "cuda":
-        return ()
-    kept = store.get(binary_key(source.digest, toolchain, (*NVRTC_FLAGS, *source.flags)), _RESOURCES)
+    return resources_at(source.digest, source.flags, store, toolchain) if source.language == "cuda" else ()
+
+
+def resources_at(source: str, flags: tuple[str, ...], store: Store, toolchain: str) -> tuple[Resources, ...]:
+    """Return the same as `resources_of`, for the digest of a source that was built with these flags of its own."""
+    kept = store.get(binary_key(source, toolchain, (*NVRTC_FLAGS, *flags)), _RESOURCES)
     try:
         return decode(tuple[Resources, ...], json.loads(kept.read_bytes())) if kept is not None else ()
     except (OSError, ValueError, CodecError):  # pruned meanwhile, or damaged: it is only told to advisers

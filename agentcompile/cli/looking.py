@@ -10,6 +10,7 @@ from pathlib import Path
 from agentcompile.agents import sessions
 from agentcompile.agents.folder import SETTINGS, SessionFolder, sessions_in
 from agentcompile.agents.journal import attempts_of
+from agentcompile.build import resources_at
 from agentcompile.checkpoint.convert import FOLDER, prune
 from agentcompile.cli import refine_steering
 from agentcompile.cli.advising import consulted, said
@@ -19,11 +20,14 @@ from agentcompile.control.review import open_items
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
+from agentcompile.ir.resources import Resources
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Fallback, Incorrect, Kernel, Measured, Trial, reason
+from agentcompile.materialize.specialise import FLAGS
 from agentcompile.options import Options, resolve
 from agentcompile.refine.provenance import Provenance, provenance_of
 from agentcompile.runs import progress, session
+from agentcompile.runs.losses import why_lost
 from agentcompile.runs.tables import Table, amount, duration, state_json
 from agentcompile.system.store import Store
 
@@ -39,6 +43,7 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
     options = resolve(flags).options
     run = _run(options)
     state, folders, written = run.state(), _template_folders(run, options), dict[str, Json]()
+    reports, lost = _reports(state, options), dict[str, Json]()
     found = [row for row in state.rows if row.name == region or row.kind == region or row.region.startswith(region)]
     if not found:
         known = ", ".join(row.name for row in state.rows) or "none"
@@ -66,10 +71,30 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
             screen.text(f"{_BY_USER[decision.word]}{f': {decision.reason}' if decision.reason else ''}")
         heads = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
         screen.table(Table(heads=heads, rows=[_trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
+        for trial in _newest(trials):
+            if why := why_lost(state, trial, reports):
+                lost[trial.candidate.id] = why
+                screen.text(f"{trial.candidate.label}: {why}")
     ids = {row.region for row in found}
     trials_json: list[Json] = [encode(trial) for trial in state.trials if trial.candidate.region in ids]
-    screen.json({"run": str(run.path), "regions": encode(tuple(found)), "trials": trials_json, "provenance": written})
+    told: dict[str, Json] = {"run": str(run.path), "regions": encode(tuple(found)), "trials": trials_json}
+    screen.json({**told, "provenance": written, "lost": lost})
     return 0
+
+
+def _newest(trials: Sequence[Trial]) -> list[Trial]:
+    """Return one trial of each candidate, a confirming one where there is any, in their order."""
+    return list({trial.candidate.id: trial for trial in reversed(trials)}.values())[::-1]
+
+
+def _reports(state: progress.State, options: Options) -> dict[str, tuple[Resources, ...]]:
+    """Return what the assembler reported of the run's sources, as far as the store of this machine has it."""
+    target = state.target
+    if target is None or not options.store.is_dir():
+        return {}
+    store, flags = Store(options.store), FLAGS["cuda"](target)
+    sources = {trial.source for trial in state.trials if trial.source}
+    return {source: resources_at(source, flags, store, target.toolchain) for source in sources}
 
 
 def _template_folders(run: session.RunDirectory, options: Options) -> list[Path]:

@@ -322,7 +322,7 @@ def _without(stages: tuple[StageRow, ...], stage: FlowStage) -> tuple[StageRow, 
     return tuple(row for row in stages if row.stage != stage)
 
 
-_SHOWN = ("region", "name", "regime", "sites", "flops", "bytes", "floor_ns", "share", "operators", "ports", "dims")
+_SHOWN = [name for name in RegionFound.__dataclass_fields__ if name not in ("kind", "region_kind")]
 _KEPT = ("state", "counts", "proposed", "consulted", "best", "choice", "head", "advice")
 """Fields of a row that stay when a resumed run finds its region again."""
 

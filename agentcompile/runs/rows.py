@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -12,6 +13,7 @@ from agentcompile.events import Consulted, FlowStage, Offer, Proposed
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.search_events import Memory
 from agentcompile.ir.trial import Choice, Measured, Measurement, Trial
+from agentcompile.runs.persistent import GrowingSequence
 
 RowState = Literal["found", "bounded", "advised", "searching", "chosen"]
 T = TypeVar("T")
@@ -27,6 +29,15 @@ def changed(value: T, **fields: object) -> T:
     copy.__dict__.update(value.__dict__)
     copy.__dict__.update(fields)
     return copy
+
+
+def trials_in(trials: GrowingSequence[Trial], region: str) -> Sequence[Trial]:
+    """Return those of `trials` that are of a region, in the order they were made."""
+    return trials.of(_region, region)
+
+
+def _region(trial: Trial) -> str:
+    return trial.candidate.region
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +120,7 @@ class RegionProgress:
     operators: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()
     dims: tuple[tuple[str, int], ...] = ()
+    covers: tuple[int, ...] = ()
     state: RowState = "found"
     templates: int = 0
     points: int = 0

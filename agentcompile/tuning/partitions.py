@@ -112,15 +112,15 @@ def cut(
     for one in cuts[:-1]:
         for row in one.summary.rows:
             if row.region.id not in told:
-                emit(_found(row, target))
+                emit(_found(row, target, one.graph))
         told |= set(one.regions)
     for boundary in cuts[0].partition.boundaries:
         emit(BoundaryFound(op=boundary.op, reason=boundary.reason, detail=boundary.detail, path=boundary.path))
     return tuple(cuts[:-1]), cuts[-1]
 
 
-def _found(row: RegionFigures, target: Target) -> RegionFound:
-    region = row.region
+def _found(row: RegionFigures, target: Target, graph: Graph) -> RegionFound:
+    region, places = row.region, {node.id: at for at, node in enumerate(graph.nodes)}
     return RegionFound(
         region=region.id,
         name=region.name,
@@ -134,6 +134,7 @@ def _found(row: RegionFigures, target: Target) -> RegionFound:
         operators=tuple(node.op for node in region.body.nodes),
         ports=tuple(_interface(port) for port in region.ports),
         dims=tuple((name, value) for name, value in scope(region, target).items() if value),
+        covers=tuple(sorted(places[node] for site in region.sites for node in site.nodes)),
     )
 
 
@@ -157,7 +158,7 @@ def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> 
     Of a prefill only regions with a template are emitted as events: all others run in PyTorch.
     """
     spaces: list[Space] = []
-    for row in {row.region.id: row for cut in cuts for row in cut.summary.rows}.values():
+    for row, graph in {row.region.id: (row, cut.graph) for cut in cuts for row in cut.summary.rows}.values():
         region = row.region
         refused: list[str] = []
         templates = []
@@ -172,7 +173,7 @@ def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> 
         if region.regime.phase == "prefill":
             if not templates:
                 continue
-            emit(_found(row, target))
+            emit(_found(row, target, graph))
         space = Space(region, templates, target)
         reasons = [*refused, *(f"{e.template}: {e.points} points: {e.reason}" for e in space.exclusions)]
         emit(

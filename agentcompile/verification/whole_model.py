@@ -23,7 +23,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.jobs import Failed
 from agentcompile.evaluation.machine import Machine
 from agentcompile.evaluation.step_clock import binaries
-from agentcompile.events import ChoiceMade, Emit, ModelChecked, Warned
+from agentcompile.events import ChoiceMade, Emit, ModelChecked, StageStarted, Warned
 from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.template import Source, Template
@@ -118,6 +118,7 @@ class WholeModelGate:
         right, wrong = 0, len(left)
         while wrong - right > 1:
             middle = (right + wrong) // 2
+            self._say(f"one of {wrong - right} kernels makes the model wrong")
             dropped = dict.fromkeys([unit for unit in units(plans) if unit not in left[:middle]], "left out")
             found = self.check(without(plans, dropped), layouts)
             if found.ok:
@@ -150,6 +151,10 @@ class WholeModelGate:
         self.emit(Warned(text=f"{name}: {kernel.candidate.label} makes the whole model wrong: {fault}: it falls back"))
         self.emit(ChoiceMade(region=region, choice=Fallback(reason=because(fault))))
 
+    def _say(self, text: str) -> None:
+        """Report how far the check is."""
+        self.emit(StageStarted(stage="verify", detail=text))
+
     def _key(self, plans: Sequence[Plan], layouts: Layouts) -> str:
         info = self.captured.info
         versions: Json = [metadata.version(name) for name in ("torch", "transformers")]
@@ -168,23 +173,25 @@ class WholeModelGate:
             oracle=oracle_of(self.captured, self.module), seed=self.seed, lengths=lengths(groups), phases=()
         )
         walked = [walk for group in groups for walk in group]
+        scored = sum(len(walk.scored) for walk in walked)
+        self._say(f"the plan runs {len(walked)} sequences, {scored} positions of which are compared")
         what = f"checking {self.captured.info.name} as a whole"
         with enough(what), tempfile.TemporaryDirectory(prefix="agentcompile-") as folder:
             out = Path(folder) / "logits"
             ran = self._fed(plans, replace(request, out=str(out)))
             if isinstance(ran, Failed):
                 return replace(about, fault=_ended(ran, groups))
-            count = sum(len(walk.scored) for walk in walked)
             vocab = self.captured.info.vocab
-            assert ran.rows == count, f"{ran.rows} rows, not {count}"
-            if out.stat().st_size != 4 * count * vocab:
+            assert ran.rows == scored, f"{ran.rows} rows, not {scored}"
+            if out.stat().st_size != 4 * scored * vocab:
                 return replace(about, fault="its logits are not all there")
             if self._answers is None:
+                self._say(f"{about.oracle} runs the same sequences in float32")
                 self._answers = own = answers(self.captured, walked, self.here.device, self.module)
                 self._reference_is_one(own)
                 graph = as_captured(self.captured, walked, self.module)
                 self._miscaptured = miscaptured(walked, own.exact, own.eager, graph)
-            found = torch.from_file(str(out), size=count * vocab, dtype=torch.float32).view(count, vocab)
+            found = torch.from_file(str(out), size=scored * vocab, dtype=torch.float32).view(scored, vocab)
             rows = compared(walked, self._answers.exact, self._answers.eager, found)
         return replace(about, phases=phases(walked, rows), fault=self._miscaptured or fault(walked, rows))
 

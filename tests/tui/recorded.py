@@ -59,6 +59,7 @@ def scene(path: Path) -> Scene:
     feed = fed(path)
     return Scene(
         run="a-run", path="RUN", state=feed.state, life=feed.life(), log=feed.log, advice=feed.advice,
+        course=feed.course,
         elapsed_s=feed.elapsed_s, lock_path="sample.lock.toml",
     )  # fmt: skip
 

@@ -80,6 +80,12 @@ class Terminal:
             os.write(self._master, key.encode())
             self.read(pause_s)
 
+    def mouse(self, column: int, row: int) -> None:
+        """Click on a cell, counted from 1, as a terminal reports it that was asked for SGR coordinates."""
+        for ending in "Mm":
+            os.write(self._master, f"\x1b[<0;{column};{row}{ending}".encode())
+        self.read()
+
     def end(self, seconds: float = 60.0) -> int:
         """Wait for its end while taking in what it says; its exit code, negative for a signal."""
         end = time.monotonic() + seconds

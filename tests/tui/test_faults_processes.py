@@ -115,8 +115,12 @@ def test_a_compile_is_begun_left_found_again_and_stopped_by_keys_alone(tmp_path:
     with Terminal(app(str(run)), env=home) as terminal:
         terminal.until("running")
         begin = time.monotonic()
-        terminal.press("Q", pause_s=0)
+        terminal.press("Q", pause_s=0.5)
+        terminal.until("Stop the run")
+        terminal.press("\r", pause_s=0)
         assert terminal.end() == 0
+        assert f"attach: agentcompile tui {run}" in terminal.text
+        assert f"resume: agentcompile compile --resume --run-dir {run}" in terminal.text
         assert time.monotonic() - begin < 5  # a second on a machine that is not busy; the bench says how long
         assert terminal.restored
     waited("the compiler ends", lambda: not RunDirectory(run).alive(), 30)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from recorded import event_dicts, run_directory
-from terminals import Terminal, app
+from terminals import LEAVE, Terminal, app
 
 from agentcompile.runs.session import EVENTS
 
@@ -106,6 +106,22 @@ def test_leaving_by_key_leaves_the_terminal_as_it_was_in_under_a_second(run: Pat
         terminal.press("q", pause_s=0)
         assert terminal.end(seconds=5.0) == 0
         assert terminal.restored
+    after = terminal.bytes[terminal.bytes.rfind(LEAVE) :].decode()
+    assert f"run {run.name}: finished" in after
+    assert f"attach: agentcompile tui {run}" in after
+    assert "resume:" not in after  # it is finished
+
+
+def test_a_click_is_taken_from_a_real_terminal_and_the_mouse_is_let_go_afterwards(run: Path) -> None:
+    with Terminal(app(str(run))) as terminal:
+        terminal.until("1 Regions")
+        terminal.mouse(14, 3)  # on the name of the second screen
+        terminal.until("ratio to PyTorch")
+        terminal.press("q")
+        assert terminal.end() == 0
+        assert terminal.restored
+    for mode in (b"1000", b"1006"):
+        assert terminal.bytes.rfind(b"\x1b[?" + mode + b"l") > terminal.bytes.rfind(b"\x1b[?" + mode + b"h") >= 0
 
 
 def test_a_defect_leaves_the_terminal_as_it_was_and_two_lines(run: Path) -> None:

@@ -117,10 +117,10 @@ def test_a_checkpoint_is_compiled_decided_on_and_locked_by_keys_alone(
         terminal.press("to see it run\r", pause_s=0.1)
         walk.until("overridden", lambda state: standing_of(state, instead) == "overridden")
         terminal.press("/\x15\r", pause_s=0.2)
-        terminal.press("a", pause_s=1.0)
+        terminal.press("a\r", pause_s=1.0)
         walk.until("safe ones", lambda state: standing_of(state, approved) == "approved")
         if any(item.standing == "undecided" for item in items(walk.state)):
-            terminal.press("d", pause_s=1.0)
+            terminal.press("d\r", pause_s=1.0)
         terminal.press("W", pause_s=0.5)
         walk.until("the lock", lambda state: state.lock is not None and state.finished is not None)
         before = len(terminal.bytes)

@@ -117,8 +117,8 @@ def test_the_compilers_own_words_are_in_the_log_and_clean(tmp_path: Path) -> Non
 
 def test_a_log_keeps_its_newest_lines(tmp_path: Path) -> None:
     run = run_directory(tmp_path / "run", "finished")
+    feed = fed(run)  # all events, so that what is said afterwards is the newest
     (run / STDERR).write_bytes(b"".join(b"line %d\n" % number for number in range(KEPT + 500)))
-    feed = fed(run)
     while feed.poll(1.0):
         pass
     assert len(feed.log) == KEPT

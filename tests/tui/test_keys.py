@@ -9,20 +9,25 @@ from pathlib import Path
 import pytest
 from agentcompile.tui import screen
 from agentcompile.tui.grid import Entry
+from agentcompile.tui.ink import Ink
 from agentcompile.tui.keys import acts, bound, here, offers
-from agentcompile.tui.scene import Ask, Call, Page, Palette, Pick, Scene, Send, Step, View
+from agentcompile.tui.pointing import clicked
+from agentcompile.tui.scene import Ask, Call, Dialog, Form, Page, Palette, Pick, Scene, Send, Step, View
 from agentcompile.tui.screens import SCREENS
 from agentcompile.tui.update import press
 from recorded import BY_NAME, run_directory, scene, text
 
 from agentcompile.control.actions import ACTIONS
-from agentcompile.control.commands import Approve, Edit, Override, Pause, Reject, Rerun, Resume
-from agentcompile.events import Decided, PlanAdmitted
+from agentcompile.control.commands import Approve, ApproveSafe, Edit, Override, Pause, Reject, RejectRest, Rerun, Resume
+from agentcompile.events import Decided, PlanAdmitted, TrialStarted
 from agentcompile.ir.trial import Decision, Fallback
 from agentcompile.runs.progress import fold
+from agentcompile.runs.rows import changed
 from tests.unit import reviewed
 
 ACTS = acts(SCREENS)
+PACKED = "f62781b9a7f8a804d9592ebf1781eff1dd2de02ae3945c3ffa21c67ae3121810"
+"""The id of a region whose templates bind their parameters to one another."""
 
 
 def rows(scene: Scene, view: View, name: str) -> list[Entry]:
@@ -103,7 +108,8 @@ def test_movements_stay_in_the_table(known: Scene) -> None:
 def test_the_cursor_stays_on_its_row_when_the_table_is_sorted(known: Scene) -> None:
     view = typed(known, View(), "jjj").view
     assert key_of(known, typed(known, view, "]").view, "regions") == key_of(known, view, "regions")
-    names = [entry.cells[1][0] for entry in rows(known, typed(known, View(), "]]").view, "regions")]
+    found = rows(known, typed(known, View(), "]]").view, "regions")
+    names = [entry.cells[1][0] for entry in found if not entry.under]
     assert names == sorted(names)
     assert typed(known, View(), "][").view.sort["regions"] == -1
 
@@ -129,14 +135,22 @@ def test_a_line_is_edited_as_in_any_shell(known: Scene) -> None:
     assert typed(known, view, "<ctrl+u>").view.filter["regions"] == ""
 
 
-def test_help_lists_every_action_and_says_what_is_not_possible_now(known: Scene) -> None:
-    view = typed(known, View(height=24), "?").view
-    assert isinstance(view.overlay, Page)
-    shown = "\n".join(view.overlay.lines)
+def test_help_is_a_page_for_each_screen_and_together_they_name_every_action(known: Scene) -> None:
+    view, shown = typed(known, View(height=24), "?").view, ""
+    for one in SCREENS:
+        page = view.overlay
+        assert isinstance(page, Page)
+        assert page.title == f"Keys of {one.title}"
+        lines = " ".join(" ".join(page.lines).split())
+        assert all(own.help in lines for act in ACTS if (own := here(act, one, SCREENS)))
+        assert all(act.help not in lines for act in ACTS if act.name in ("edit", "search")) or one.name == "tune"
+        shown += lines
+        view = typed(known, view, "<tab>").view
+    assert view.overlay == typed(known, View(height=24), "?").view.overlay
     assert all(act.help in shown for act in ACTS)
     assert "not now: " in shown
     assert typed(known, view, "jjj").view.overlay.top == 3  # type: ignore[union-attr]
-    assert typed(known, view, "G").view.overlay.top > 20  # type: ignore[union-attr]
+    assert typed(known, view, "G").view.overlay.top > 10  # type: ignore[union-attr]
     assert typed(known, view, "?").view.overlay is None
 
 
@@ -216,21 +230,70 @@ def test_an_override_needs_another_candidate_and_a_reason(known: Scene) -> None:
     assert effect.command == Override(region=several[0], candidate=picked.overlay.options[0][0], reason="I know better")
 
 
-def test_parameters_are_edited_as_text_and_refused_with_the_reason(known: Scene) -> None:
-    here = live(known)
-    view = View(mode="tune")
-    asked = typed(here, view, "e").view
-    assert isinstance(asked.overlay, Ask)
-    name, _, value = asked.overlay.text.split()[0].partition("=")
-    wrong = typed(here, asked, f" {name}=many<enter>")
-    assert wrong.effects == ()
-    assert "whole number" in text(here, wrong.view)
-    assert "no parameter here" in text(here, typed(here, asked, " NOPE=1<enter>").view)
-    assert "NAME=VALUE" in text(here, typed(here, asked, " x<enter>").view)
-    (effect,) = typed(here, asked, f" {name}={int(value) * 2}<enter>").effects
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory: pytest.TempPathFactory) -> tuple[Scene, View]:
+    """A live run that records domains, and the view of a candidate whose parameters are bound to one another."""
+    here = live(scene(run_directory(tmp_path_factory.mktemp("run") / "run", "reviewed")))
+    one = next(trial.candidate for trial in here.state.trials if trial.candidate.template == "linear/packed")
+    return here, View(mode="tune", region=one.region, candidate=one.id, width=100)
+
+
+def form_of(view: View) -> Form:
+    assert isinstance(view.overlay, Form)
+    return view.overlay
+
+
+def test_parameters_are_changed_in_a_form_and_only_a_legal_point_is_sent(editable: tuple[Scene, View]) -> None:
+    here, view = editable
+    opened = typed(here, view, "e").view
+    first = form_of(opened)
+    assert "TILES * UNROLL <= 16" in first.requires
+    assert all(
+        f"▌ {param.name}" in text(here, typed(here, opened, "j" * at).view) for at, param in enumerate(first.params)
+    )
+    assert typed(here, opened, "<enter>").view.message == "Nothing was changed: these are its parameters already."
+    wide = typed(here, opened, "l").view
+    while dict(form_of(wide).values)["TILES"] != 4:
+        wide = typed(here, wide, "l").view
+    broken = typed(here, wide, "j").view
+    while dict(form_of(broken).values)["UNROLL"] != 8:
+        broken = typed(here, broken, "l").view
+    assert "✗ not legal: TILES * UNROLL <= 16 with TILES=4, UNROLL=8 → 4 * 8 = 32" in " ".join(
+        text(here, broken).split()
+    )
+    assert typed(here, broken, "<enter>").effects == ()
+    legal = typed(here, broken, "h").view
+    assert "8⊘" in text(here, legal)
+    (effect,) = typed(here, legal, "<enter>").effects
     assert isinstance(effect, Send)
     assert isinstance(effect.command, Edit)
-    assert dict(effect.command.params)[name] == int(value) * 2
+    assert effect.command.params == form_of(legal).values
+    assert typed(here, legal, "<escape>").view.message == "Nothing was changed."
+
+
+def test_a_form_says_what_is_known_of_the_point_and_is_clicked(editable: tuple[Scene, View]) -> None:
+    here, view = editable
+    opened = typed(here, view, "e").view
+    lines = text(here, opened).splitlines()
+    y = next(at for at, one in enumerate(lines) if one.lstrip("▌ ").startswith("AHEAD"))
+    after = clicked(here, opened, lines[y].index("8192") + 1, y, Ink()).view
+    assert dict(form_of(after).values)["AHEAD"] == 8192
+    assert form_of(after).cursor == [param.name for param in form_of(after).params].index("AHEAD")
+    seen = set()
+    for at in range(5):
+        shown = text(here, typed(here, after, "l" * at).view)
+        seen |= {word for word in ("evaluated before", "waits its turn", "as it is") if word in shown}
+    assert {"evaluated before", "as it is"} & seen
+    last = next(at for at, one in enumerate(text(here, after).splitlines()) if "escape leaves it" in one)
+    x = text(here, after).splitlines()[last].index("escape")
+    assert clicked(here, after, x, last, Ink()).view.overlay is None
+
+
+def test_a_candidate_whose_domains_are_not_recorded_is_not_edited_here(known: Scene) -> None:
+    here = live(known)
+    bare = tuple(changed(row, offers=()) for row in here.state.rows)
+    told = typed(replace(here, state=replace(here.state, rows=bare)), View(mode="tune"), "e").view
+    assert "does not record which values" in told.message
 
 
 def test_a_candidate_is_judged_again(known: Scene) -> None:
@@ -263,8 +326,31 @@ def test_a_key_that_belongs_to_another_mode_names_it(known: Scene) -> None:
 def test_leaving_and_stopping_are_different_keys(known: Scene) -> None:
     here = live(known)
     assert typed(here, View(), "q").effects == (Call(what="leave"),)
-    assert typed(here, View(), "Q").effects == (Call(what="stop"),)
+    asked = typed(here, View(), "Q")
+    assert asked.effects == ()
+    assert isinstance(asked.view.overlay, Dialog)
+    assert typed(here, asked.view, "<enter>").effects == (Call(what="stop"),)
+    assert typed(here, asked.view, "<escape>").view.message == "Nothing was changed."
     assert "No compiler works" in typed(replace(here, life="ended"), View(), "Q").view.message
+
+
+def test_what_is_lost_by_a_stop_is_said_before_it(known: Scene) -> None:
+    here = replace(live(known), state=fold([TrialStarted(region=PACKED, candidate="c", label="k/a(b=1)")], known.state))
+    shown = " ".join(text(here, typed(here, View(), "Q").view).split())
+    assert "Lost: a(b=1) of rmsnorm-gateup-silu-mul@f62781, not measured to its end." in shown
+    assert "Kept: 202 trials and 0 decisions." in shown
+    assert "agentcompile compile --resume --run-dir RUN" in shown
+    assert "nothing is lost" in text(live(known), typed(live(known), View(), "Q").view)
+
+
+def test_all_safe_regions_are_named_before_they_are_approved_and_all_others_before_they_are_rejected() -> None:
+    waits = Scene(state=fold([*reviewed.EVENTS]), life="live", path="RUN")
+    for key, title, command in (("a", "Approve", ApproveSafe()), ("d", "Reject", RejectRest())):
+        asked = typed(waits, View(mode="review"), key)
+        assert asked.effects == (), asked.view.message
+        assert title in text(waits, asked.view)
+        assert "×" in text(waits, asked.view)
+        assert typed(waits, asked.view, "<enter>").effects == (Send(command=command),)
 
 
 def test_the_next_undecided_region_is_a_key_away(known: Scene) -> None:

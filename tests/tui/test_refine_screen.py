@@ -217,9 +217,11 @@ def test_a_live_session_is_paused_resumed_pruned_and_stopped_through_its_folder(
         assert said(known, "x", "enter") == "Node 2 is closed before the next attempt."
         assert said(known, "x") == "x: Node 2 is closed before the next attempt already."
         goes_on = "agentcompile refine --resume --run-dir run"
-        assert said(known, "S") == f"The session ends after its attempt; go on with: {goes_on}."
+        assert "No further attempt is made." in pressed(known, "S")
+        assert taken(one) == [("prune", 2)]
+        assert said(known, "enter") == f"The session ends after its attempt; go on with: {goes_on}."
         assert said(known, "S") == "S: It ends after its attempt already."
-        assert taken(one) == [("prune", 2), ("stop", 0)]
+        assert taken(one) == [("stop", 0)]
 
 
 def test_a_session_that_nobody_works_on_names_the_command_that_goes_on_and_is_pruned_at_once(here_in: Path) -> None:
@@ -333,7 +335,10 @@ def test_a_session_is_stopped_in_the_middle_of_its_attempt_and_the_app_leaves(he
     child = subprocess.Popen([sys.executable, "-Ic", HOLDS], stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "held\n"
-    (effect,) = opened(one, unused).key("Q", "Q")
+    asks = opened(one, unused)
+    assert asks.key("Q", "Q") == ()
+    assert "Lost: the attempt that is under way" in text(asks)
+    (effect,) = asks.key("enter", "")
     assert effect == Steer(what="stop-now")
     known = opened(one, unused)
     assert known.act(effect).leave

@@ -12,13 +12,14 @@ from agentcompile.tui.branches import Branch, fitted
 from agentcompile.tui.frame import frame
 from agentcompile.tui.ink import Ink
 from agentcompile.tui.plotting import AROUND, legend, plot
-from agentcompile.tui.scene import Ask, Scene, View
+from agentcompile.tui.scene import Scene, Send, View
 from agentcompile.tui.searching import trace_text
 from recorded import text
 from rich.cells import cell_len
 from test_keys import typed
 from test_screens import held
 
+from agentcompile.control.commands import Rerun
 from agentcompile.events import AdviceTaken, Event, Proposed
 from agentcompile.ir.advice import Advice as Answer
 from agentcompile.ir.advice import Claim
@@ -127,7 +128,8 @@ def test_rows_of_the_search_are_candidates_and_keys_act_on_them() -> None:
     view = typed(scene, View(mode="tune"), "sjj").view
     key = screen.key_of(scene, view, tuning.SCREEN)
     assert any(one.candidate.id == key for one in scene.state.trials)
-    assert isinstance(typed(scene, view, "e").view.overlay, Ask)
+    (effect,) = typed(scene, view, "r").effects
+    assert effect == Send(command=Rerun(candidate=key))
     assert typed(scene, view, "]").view.sort["tune"] == 0
     assert typed(scene, typed(scene, view, "]").view, "s").view.sort["tune"] == -1
 
