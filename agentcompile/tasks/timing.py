@@ -145,14 +145,21 @@ class KernelArm:
         self.tally.add("fresh inputs", least, 1.0, told)
 
     def _timed(self, batch: int, *, stirred: bool = False) -> Interval:
-        begin = time.perf_counter_ns()
-        found = self._kernel.interval(batch, stirred=stirred)
-        seen_ns = time.perf_counter_ns() - begin
-        least_ns = (seen_ns - _LATE_NS) / _LATE - found.waited_ns
-        told = "the kernel's process measured less time than passed"
-        self.tally.claim("clock", found.ns >= least_ns, told)
-        still(self._kernel, self.tally)
+        honest = False
+        for _ in range(_TRIES):
+            delayed, begin = self._delays_ns(), time.perf_counter_ns()
+            found = self._kernel.interval(batch, stirred=stirred)
+            # On a busy machine either process stands ready without a core before the interval, in it, and after it.
+            seen_ns = time.perf_counter_ns() - begin - (self._delays_ns() - delayed)
+            still(self._kernel, self.tally)
+            if honest := found.ns >= (seen_ns - _LATE_NS) / _LATE - found.waited_ns:
+                break
+        self.tally.claim("clock", honest, "the kernel's process measured less time than passed")
         return found
+
+    def _delays_ns(self) -> int:
+        """The time for which this thread and the kernel's main one were ready to run and had no core, as counted."""
+        return core_ns()[1] + core_ns(self._kernel.pid)[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
