@@ -13,7 +13,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.jobs import Baseline, Evaluator, Prepared
@@ -64,7 +64,10 @@ class Whole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorder:
-    """Evaluates the candidates of one task; `ledger` keeps what is known, and `over` says when time is up."""
+    """Evaluates the candidates of one task; `ledger` keeps what is known, and `over` says when time is up.
+
+    What was found correct in one pass is not validated again in the next; `ready` may be shared by two recordings.
+    """
 
     task: TuneTask
     evaluator: Evaluator
@@ -74,6 +77,8 @@ class Recorder:
     over: Callable[[], bool]
     seed: int = 0
     clock: Callable[[], float] = time.time
+    ready: dict[str, Prepared] = field(default_factory=dict[str, Prepared])
+    """The candidates that are built and correct, by id."""
 
     def record(self) -> Whole | None:
         """Return the whole space; None when time was up before, and the ledger has the part that is done.
@@ -86,7 +91,7 @@ class Recorder:
         anchor = self._anchor()
         if anchor is None:
             return None
-        self._build(candidates)
+        self.build(candidates)
         first = self._pass("first", candidates, anchor, POLICY.search_rounds)
         if len(first) < len(candidates):
             return None
@@ -108,9 +113,10 @@ class Recorder:
                         return result
         return None
 
-    def _build(self, candidates: Sequence[Candidate]) -> None:
+    def build(self, candidates: Sequence[Candidate]) -> None:
         """Build what is missing, on all cores: between two timings most of them would be idle."""
-        jobs = [self.jobs.job(self.task, one) for one in candidates if self._known("first", one) is None]
+        missing = [one for one in candidates if one.id not in self.ready and self._known("first", one) is None]
+        jobs = [self.jobs.job(self.task, one) for one in missing]
         jobs = [job for job in jobs if not self.jobs.errors(job)]
         for begin in range(0, len(jobs), BUILT):
             if self.over():
@@ -145,6 +151,9 @@ class Recorder:
         """Yield a record for every candidate of a batch."""
         waiting, ready = [], list[Prepared]()
         for candidate in batch:
+            if candidate.id in self.ready:
+                ready.append(self.ready[candidate.id])
+                continue
             job = self.jobs.job(self.task, candidate)
             if errors := self.jobs.errors(job):
                 yield self._failed(trial_of(job, Rejected(findings=errors), "search"))
@@ -153,6 +162,7 @@ class Recorder:
         for job, result in self.evaluator.prepare(waiting):
             if isinstance(result, Prepared):
                 ready.append(result)
+                self.ready[job.candidate.id] = result
             else:
                 yield self._failed(trial_of(job, result, "search"))
         if ready:

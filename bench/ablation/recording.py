@@ -5,7 +5,10 @@ validated and timed on this machine, the promising ones twice. Out: in FOLDER, f
 results document) for `agentcompile ablate --space`, and NAME.question.json.gz, what an adviser is asked about it.
 FOLDER/NAME.partial.jsonl keeps what is done, so that the same command goes on after a stop; it is removed at the end.
 A region whose files are there is not recorded again. The exit code is 7 when a region is not finished.
---card FOLDER prints the table of a data card instead.
+With --twice every region is recorded a second time, in FOLDER/second, by the same processes in another order.
+--build-only builds the candidates on all cores that it may use and times none; the recording itself may then be bound
+to a few cores (`taskset`) and finds every binary.
+--card FOLDER prints the table of a data card instead, --agreement FIRST SECOND how far two recordings agree.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.jobs import Prepared
 from agentcompile.evaluation.machine import evaluator_of, this_machine
 from agentcompile.events import silent
 from agentcompile.interchange import t4
@@ -33,9 +37,11 @@ from agentcompile.tuning.trial_database import judging_digest
 from ..harness.ledger import Ledger
 from ..harness.numbers import seconds
 from ..harness.records import nameless, revision
+from .agreement import agreement
 from .card import card
 from .measuring import Recorder, Whole
 from .questions import ENDING, RecordedQuestion, question_bytes
+from .spaces import read_space
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -47,6 +53,9 @@ def run(arguments: Sequence[str]) -> int:
     asked = _parser().parse_args(list(arguments))
     if asked.card is not None:
         print("\n".join(card(asked.card)))
+        return ExitCode.OK
+    if asked.agreement:
+        print(agreement(*[read_space(path) for path in asked.agreement]))
         return ExitCode.OK
     if not (asked.model and asked.kind and asked.out):
         hint = "agentcompile bench spaces MODEL --kind KIND --out FOLDER"
@@ -61,27 +70,39 @@ def run(arguments: Sequence[str]) -> int:
         tasks = [task_of(prepared, kind) for kind in asked.kind]
         for task in tasks:
             name = f"{Path(asked.model.removeprefix('preset:')).name}-{task.region.kind}-{asked.name}"
-            if (asked.out / f"{name}.json.gz").exists():
-                _say(f"{name}: recorded already; remove its files to record it again")
-                continue
-            left = Ledger(asked.out / f"{name}.partial.jsonl", ("record/1", judging_digest(), task.region.id))
-            recorder = Recorder(
-                task=task,
-                evaluator=evaluator,
-                jobs=JobMaker(here.target),
-                ledger=left,
-                say=_say,
-                over=_limit(asked.seconds, begun),
-                seed=asked.seed,
-            )
-            whole = recorder.record()
-            if whole is None:
-                _say(f"{name}: time is up, or nothing is correct; the same command goes on")
-                left_over = True
-                continue
-            write(asked.out, name, prepared, task, whole, arguments)
-            (asked.out / f"{name}.partial.jsonl").unlink(missing_ok=True)
+            ready = dict[str, Prepared]()
+            for folder, seed in _recordings(asked.out, asked.seed, twice=asked.twice):
+                if (folder / f"{name}.json.gz").exists():
+                    _say(f"{folder / name}: recorded already; remove its files to record it again")
+                    continue
+                folder.mkdir(parents=True, exist_ok=True)
+                part = folder / f"{name}.partial.jsonl"
+                recorder = Recorder(
+                    task=task,
+                    evaluator=evaluator,
+                    jobs=JobMaker(here.target),
+                    ledger=Ledger(part, ("record/1", judging_digest(), task.region.id)),
+                    say=_say,
+                    over=_limit(asked.seconds, begun),
+                    seed=seed,
+                    ready=ready,
+                )
+                if asked.build_only:
+                    recorder.build(list(task.space))
+                    break
+                whole = recorder.record()
+                if whole is None:
+                    _say(f"{folder / name}: time is up, or nothing is correct; the same command goes on")
+                    left_over = True
+                    break
+                write(folder, name, prepared, task, whole, arguments)
+                part.unlink(missing_ok=True)
     return ExitCode.UNDECIDED if left_over else ExitCode.OK
+
+
+def _recordings(folder: Path, seed: int, *, twice: bool) -> Sequence[tuple[Path, int]]:
+    """Return the folders that a space is recorded in, each with the seed of its order."""
+    return [(folder, seed), (folder / "second", seed + 1)][: 2 if twice else 1]
 
 
 def task_of(prepared: PreparedModel, kind: str) -> TuneTask:
@@ -154,6 +175,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--kind", action="append", default=[], metavar="KIND", help="a kind of region; may be repeated")
     add("--out", type=Path, default=None, metavar="FOLDER", help="where the files go")
     add("--card", type=Path, default=None, metavar="FOLDER", help="print the table of the spaces in FOLDER instead")
+    add("--agreement", type=Path, nargs=2, default=[], metavar="SPACE", help="say how far two recordings agree instead")
+    add("--twice", action="store_true", help="record each space a second time, in FOLDER/second")
+    add("--build-only", action="store_true", help="build the candidates on all cores, and time none")
     add("--name", default="here", help="a word for this machine, the end of each file's name (here)")
     add("--target", default="", help="cpu, or cuda:N; the default is that of `compile`")
     add("--threads", default="", help="worker threads; 0: one a physical core")

@@ -53,8 +53,8 @@ def test_every_page_is_linked_from_the_readme() -> None:
 
 COMMANDS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("concepts", "how-to", "settings", "using"))]
 RECIPES = {
-    "arms", "card", "fail-on-difference", "fail-on-slower", "kind", "merge", "peer", "seeds", "show", "space",
-    "strategies", "suite",
+    "agreement", "arms", "card", "fail-on-difference", "fail-on-slower", "kind", "merge", "peer", "seeds", "show",
+    "space", "strategies", "suite", "twice",
 }  # fmt: skip
 """The flags of recipes and of `ablate` that these pages name; the reference has those of the other verbs."""
 

@@ -48,16 +48,21 @@ class Device:
     batches: list[int] = field(default_factory=list[int])
     broken: int = -1
     """The arm that is given up in every timing."""
+    built: list[str] = field(default_factory=list[str])
+    prepared: list[str] = field(default_factory=list[str])
     lucky: Mapping[str, float] = field(default_factory=dict[str, float])
     """Times that candidates seem to have in a short timing."""
 
     def build(self, jobs: Iterable[EvaluationJob]) -> Iterator[EvaluationJob]:
-        yield from jobs
+        for job in jobs:
+            self.built.append(job.candidate.id)
+            yield job
 
     def prepare(
         self, jobs: Iterable[EvaluationJob], *, depth: str = "search"
     ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
         for job in jobs:
+            self.prepared.append(job.candidate.id)
             verdict = self.fails.get(job.candidate.id)
             yield job, verdict or Prepared(job=job, binary=Binary(digest="d"), report=RIGHT)
 
@@ -76,9 +81,15 @@ class Device:
         return found
 
 
-def record(device: Device, path: Path | None = None, *, batches: int = 1000) -> Whole | None:
+def record(
+    device: Device, path: Path | None = None, *, batches: int = 1000, ready: dict[str, Prepared] | None = None
+) -> Whole | None:
     """Record the space; time is up after so many timings."""
-    recorder = Recorder(
+    return recorder_of(device, path, batches, {} if ready is None else ready).record()
+
+
+def recorder_of(device: Device, path: Path | None, batches: int, ready: dict[str, Prepared]) -> Recorder:
+    return Recorder(
         task=TASK,
         evaluator=device,  # type: ignore[arg-type]
         jobs=JobMaker(target()),
@@ -86,8 +97,8 @@ def record(device: Device, path: Path | None = None, *, batches: int = 1000) -> 
         say=lambda _: None,
         over=lambda: len(device.batches) >= batches,
         clock=lambda: 1.0,
+        ready=ready,
     )
-    return recorder.record()
 
 
 def times_of(whole: Whole) -> dict[str, int]:
@@ -135,6 +146,24 @@ def test_a_time_that_is_low_by_luck_keeps_nothing_from_a_second_timing() -> None
     assert IDS[-1] in again
     found = times_of(whole)
     assert min(found, key=found.__getitem__) == IDS[0]
+
+
+def test_a_second_recording_times_everything_and_validates_only_its_anchor_again() -> None:
+    ready, first, second = dict[str, Prepared](), Device(), Device()
+    once, twice = record(first, ready=ready), record(second, ready=ready)
+    assert once is not None
+    assert twice is not None
+    assert sorted(first.prepared[1:]) == sorted(IDS), "each once, also what was timed twice"
+    assert second.prepared == [IDS[0]]
+    assert times_of(once).keys() == times_of(twice).keys() == set(IDS)
+
+
+def test_a_build_before_the_recording_builds_all_and_times_nothing() -> None:
+    device = Device()
+    recorder_of(device, None, 1000, {}).build(list(SPACE))
+    assert device.built == IDS
+    assert not device.timed
+    assert not device.prepared
 
 
 def test_candidates_are_timed_in_a_random_order() -> None:
