@@ -158,7 +158,7 @@ class KernelArm:
         return found
 
     def _delays_ns(self) -> int:
-        """The time for which this thread and the kernel's main one were ready to run and had no core, as counted."""
+        """Return the time for which this thread and the kernel's main one were ready to run and had no core."""
         return core_ns()[1] + core_ns(self._kernel.pid)[1]
 
 
