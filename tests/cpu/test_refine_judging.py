@@ -72,7 +72,7 @@ def test_wrong_numbers_are_incorrect_and_the_feedback_names_check_and_element(ju
 def test_a_kernel_that_loops_for_ever_has_timed_out(tmp_path: Path) -> None:
     asked, hasty = task(), replace(LIMITS, validate_s=6.0)
     with WorkerEvaluator(
-        jobs.target(), store=tmp_path, toolchain=find_toolchain(), workers=1, limits=hasty, memory_bytes=2 << 30
+        jobs.target(), store=tmp_path, toolchain=jobs.toolchain(), workers=1, limits=hasty, memory_bytes=2 << 30
     ) as evaluator:
         judge = RegionJudge(asked, contract(asked), evaluator, Bar(times=SLOW), confirms=False)
         judged = judge.judge(
