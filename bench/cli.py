@@ -28,6 +28,8 @@ RECIPES: Mapping[str, tuple[str, str]] = {
     "readme": ("readme", "put the committed results into README.md"),
 }
 """Recipe name to (module below this package, one line about it); the module's `run(arguments) -> int` runs it."""
+WORDS: Mapping[str, str] = {name: about for name, (_, about) in RECIPES.items()}
+"""Recipe name to one line about it, for a shell's completion."""
 
 
 def run(arguments: Sequence[str]) -> int:

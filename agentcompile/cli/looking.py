@@ -24,6 +24,7 @@ from agentcompile.ir.trial import Fallback, Incorrect, Kernel, Measured, Trial, 
 from agentcompile.options import Options, resolve
 from agentcompile.refine.provenance import Provenance, provenance_of
 from agentcompile.runs import progress, session
+from agentcompile.runs.status import status_of
 from agentcompile.runs.tables import Table, amount, duration, state_json
 from agentcompile.system.store import Store
 
@@ -158,7 +159,7 @@ def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
             table.append((path.name, "unreadable", "-", f"{error.message}; {error.hint}"))
             rows.append({"path": str(path), "status": "unreadable", "error": error.message, "hint": error.hint})
             continue
-        status = _status(run, state)
+        status = status_of(state, alive=run.alive())
         table.append((path.name, status, str(state.counts.total), state.model))
         rows.append({"path": str(path), "status": status, "trials": state.counts.total, "model": state.model})
     for path in sessions_in(resolve(flags).options.runs):
@@ -190,31 +191,24 @@ def _session_row(path: Path) -> dict[str, Json]:
     return {"path": str(path), "status": status, "model": model, **about}
 
 
-def _status(run: session.RunDirectory, state: progress.State) -> str:
-    if state.status == "running":
-        return "interrupted" if not run.alive() else "paused" if state.paused else "running"
-    return state.status
-
-
 def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every: bool = False) -> int:
     """Show one run: its progress, its regions, its plans."""
     options = resolve(flags).options
     if name and (session.named(options.runs, name) / SETTINGS).is_file():
         return refine_steering.show(flags, name, node=None, screen=screen)
     run = chosen(options, name)
-    state = run.state()
-    screen.text(
-        f"{run.path}: {_status(run, state)}{f', {state.stage}' if state.stage else ''}, {state.counts.total} trials"
-    )
+    state, alive = run.state(), run.alive()
+    status = status_of(state, alive=alive)
+    screen.text(f"{run.path}: {status}{f', {state.stage}' if state.stage else ''}, {state.counts.total} trials")
     if state.ui_hz:
         screen.text(f"a screen followed it, drawn at most {state.ui_hz:g} times a second")
     if state.failure:
-        screen.text(f"failed: {state.failure.message}")
+        screen.text(f"{'stopped' if status == 'stopped' else 'failed'}: {state.failure.message}")
     if state.status == "review":
         left = len(open_items(state))
         screen.text(f"{left} regions wait for review: agentcompile decide {run.path}")
     show(state, screen, every=every)
-    screen.json({**state_json(state), "run": str(run.path), "alive": run.alive()})
+    screen.json({**state_json(state, alive=alive), "run": str(run.path), "alive": alive})
     return 0
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from agentcompile.cli.flags import HELP, Json, screen_of, verb
+from agentcompile.cli import completing
+from agentcompile.cli.flags import HELP, Json, Run, screen_of, verb
 
 runs_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, context_settings=HELP, help="Past and present runs."
@@ -32,7 +33,7 @@ def runs_list(json: Json = False) -> int:
 @runs_app.command("status")
 @verb
 def runs_status(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder, or latest (the default).")] = "",
+    run: Run = "",
     every: Annotated[bool, typer.Option("--all", help="Every region, not the plan's alone.")] = False,
     json: Json = False,
 ) -> int:
@@ -45,7 +46,12 @@ def runs_status(
 @runs_app.command("pack")
 @verb
 def runs_pack(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder; no compiler may hold it.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A run's name or folder; no compiler may hold it.", autocompletion=completing.runs
+        ),
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="The archive; none: RUN.run.tar.xz, here.")
     ] = None,
@@ -92,7 +98,10 @@ def runs_unpack(
 @runs_app.command("rm")
 @verb
 def runs_remove(
-    run: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or folders of runs.")],
+    run: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN…", help="Names or folders of runs.", autocompletion=completing.runs),
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: Json = False,
 ) -> int:

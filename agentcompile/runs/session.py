@@ -17,6 +17,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from agentcompile.events import DURABLE, PROGRESS, Event, TrialFinished, clean, 
 from agentcompile.ir.codec import CodecError
 from agentcompile.ir.digest import Json, canonical
 from agentcompile.runs import progress
+from agentcompile.system import hub
 
 VERSION = 3
 """The format of a run directory; a greater one is refused.
@@ -104,6 +106,10 @@ class RunDirectory:
         except OSError as error:
             raise environment_error(error, file) from error
         return options_in(data, file)
+
+    def discard(self) -> None:
+        """Delete the run with its folder; what cannot be deleted stays."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def alive(self) -> bool:
         """Return whether a compiler holds the run's lock now."""
@@ -359,7 +365,7 @@ def environment_error(error: OSError, path: Path) -> AgentCompileError:
 def new_name(runs: Path, model: str, *, clock: Callable[[], float] = time.time) -> Path:
     """Return a folder for a new run below `runs`, named by the time and the model; it is not made yet."""
     stem = time.strftime("%Y%m%d-%H%M%S", time.gmtime(clock()))
-    short = re.sub(r"[^A-Za-z0-9._]+", "-", Path(model).name).strip("-.")[:40] or "model"
+    short = re.sub(r"[^A-Za-z0-9._]+", "-", hub.name_of(Path(model))).strip("-.")[:40] or "model"
     path = runs / f"{stem}-{short}"
     number = 2
     while path.exists():
