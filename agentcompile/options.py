@@ -18,7 +18,7 @@ from typing import Any, Literal, cast, get_args
 from agentcompile import arguments
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import digest
-from agentcompile.ir.trial import Rule
+from agentcompile.ir.rule import Rule
 from agentcompile.sandbox.fence import harmless
 from agentcompile.system import hub
 

@@ -34,9 +34,13 @@ def main() -> int:
         found = json.loads(verb("generate", asked.lock, "--model", asked.model, *flags))
     except subprocess.CalledProcessError as error:
         return error.returncode
-    slower = found["ratio"] < asked.bound
-    print(f"{asked.lock}: {found['ratio']:.2f} times as fast as PyTorch eager, bound {asked.bound:g}")
-    return SLOWER if slower else 0
+    return gate(found["ratio"], asked.bound)
+
+
+def gate(ratio: float, bound: float) -> int:
+    """Say how fast the lock is, and return the exit code that follows."""
+    print(f"{ratio:.2f} times as fast as PyTorch eager, bound {bound:g}")
+    return SLOWER if ratio < bound else 0
 
 
 def verb(*arguments: object) -> str:

@@ -31,7 +31,7 @@ def _matching(words: Iterable[str], incomplete: str) -> list[str]:
 
 def runs(incomplete: str) -> list[str]:
     """Return the names of runs, the newest first."""
-    from agentcompile.runs.session import LATEST, runs_in
+    from agentcompile.runs.folders import LATEST, runs_in
 
     options = _options()
     return _matching([*_newest(runs_in(options.runs)), LATEST], incomplete) if options else []
@@ -64,7 +64,7 @@ def strategies(incomplete: str) -> list[str]:
 
 def rules(incomplete: str) -> list[str]:
     """Return the rules by which a plan is chosen."""
-    from agentcompile.ir.trial import Rule
+    from agentcompile.ir.rule import Rule
 
     return _matching(get_args(Rule), incomplete)
 
@@ -76,7 +76,7 @@ def advisers(incomplete: str) -> list[str]:
 
 def regions(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names of the regions of the run that the line names, or of the newest."""
-    from agentcompile.runs.session import EVENTS, LATEST, named, runs_in
+    from agentcompile.runs.folders import EVENTS, LATEST, named, runs_in
 
     options = _options()
     if options is None:

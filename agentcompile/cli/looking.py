@@ -45,11 +45,11 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         known = ", ".join(row.name for row in state.rows) or "none"
         raise AgentCompileError(f"{run.path}: no region is called {region!r}", hint=f"its regions: {known}")
     for row in found:
-        trials = sorted((t for t in state.trials if t.candidate.region == row.region), key=_fastest_first)
+        trials = sorted((t for t in state.trials if t.candidate.region == row.region), key=fastest_first)
         screen.text(
             f"{row.name}: {row.sites} occurrences, {row.share:.1%} of the step, roofline {duration(row.floor_ns)}"
         )
-        screen.text(_why(row))
+        screen.text(why(row))
         if isinstance(row.choice, Kernel) and (author := _author(row.choice.candidate, folders)) is not None:
             screen.text(author.text)
             written[row.choice.candidate.template] = encode(author)
@@ -66,7 +66,7 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         if (decision := state.decisions.get(row.region)) is not None:
             screen.text(f"{_BY_USER[decision.word]}{f': {decision.reason}' if decision.reason else ''}")
         heads = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
-        screen.table(Table(heads=heads, rows=[_trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
+        screen.table(Table(heads=heads, rows=[trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
     ids = {row.region for row in found}
     trials_json: list[Json] = [encode(trial) for trial in state.trials if trial.candidate.region in ids]
     screen.json({"run": str(run.path), "regions": encode(tuple(found)), "trials": trials_json, "provenance": written})
@@ -84,7 +84,8 @@ def _author(candidate: Candidate, folders: Sequence[Path]) -> Provenance | None:
     return provenance_of(candidate.template, candidate.template_digest, folders)
 
 
-def _why(row: progress.RegionProgress) -> str:
+def why(row: progress.RegionProgress) -> str:
+    """Return what a region runs and why."""
     match row.choice:
         case Kernel(candidate=candidate, decided_by="adviser", reason=reason):
             return f"runs {candidate.label}: {reason}"
@@ -96,14 +97,16 @@ def _why(row: progress.RegionProgress) -> str:
             return "not chosen yet"
 
 
-def _fastest_first(trial: Trial) -> tuple[int, float]:
+def fastest_first(trial: Trial) -> tuple[int, float]:
+    """Return what trials are sorted by: confirmed times, then others, then failures."""
     verdict = trial.verdict
     if isinstance(verdict, Measured):
         return (0 if trial.fidelity == "confirm" else 1, -verdict.measurement.log_ratio)
     return (2, 0.0)
 
 
-def _trial_row(trial: Trial) -> tuple[str, ...]:
+def trial_row(trial: Trial) -> tuple[str, ...]:
+    """Return a trial as cells: candidate, verdict, time, ratio, interval, error, what was found."""
     verdict = trial.verdict
     label = trial.candidate.label
     if isinstance(verdict, Measured):

@@ -9,6 +9,7 @@ import typer
 
 from agentcompile.cli import completing
 from agentcompile.cli.flags import HELP, Json, Run, screen_of, verb
+from agentcompile.cli.verbs import app
 
 runs_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, context_settings=HELP, help="Past and present runs."
@@ -65,6 +66,21 @@ def runs_pack(
     from agentcompile.cli import packing
 
     return packing.runs_pack({}, run, out, screen=screen_of(json))
+
+
+@app.command()
+@verb
+def report(
+    run: Run = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The page; none: RUN.report.html, here.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Write a run as one HTML page that needs nothing beside it: plots, tables, kernel sources, advice."""
+    from agentcompile.cli import reporting
+
+    return reporting.report({}, run, out, screen=screen_of(json))
 
 
 @runs_app.command("unpack")

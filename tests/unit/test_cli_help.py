@@ -12,7 +12,8 @@ from agentcompile.options import SETTINGS
 
 VERBS = (
     "", "compile", "inspect", "advise", "replay", "bundle", "generate", "verify", "explain", "diff", "export", "doctor",
-    "decide", "watch", "refine", "refine show", "refine prune", "refine promote", "refine stop", "runs", "runs list",
+    "decide", "watch", "report", "refine",
+    "refine show", "refine prune", "refine promote", "refine stop", "runs", "runs list",
     "runs status", "runs pack", "runs unpack", "runs attach", "runs view", "runs stop", "runs rm", "cache ls",
     "cache prune", "config show",
 )  # fmt: skip

@@ -15,7 +15,8 @@ from agentcompile.options import resolve
 from agentcompile.runs.session import Journal, RunDirectory
 from agentcompile.search import STRATEGIES
 
-HEAVY = {"torch", "numpy", "transformers", "pydantic", "rich", "textual", "openai", "sklearn", "tomli_w"}
+HEAVY = {"torch", "numpy", "transformers", "rich", "textual", "openai", "sklearn", "tomli_w"}
+"""Not pydantic: Typer itself needs it for the values of flags."""
 
 
 @pytest.fixture
