@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcompile.checkpoint.convert import Say, converted
-from agentcompile.checkpoint.names import PRESET, gguf_at
+from agentcompile.checkpoint.names import ENDING, PRESET, gguf_at
 from agentcompile.errors import AgentCompileError
 from agentcompile.system import hub
 
@@ -44,12 +44,12 @@ def find_model(name: str, cache: Path, say: Say = lambda _: None) -> Path:
 
 
 def _check_there(path: Path) -> None:
-    """Refuse a path that leads nowhere.
+    """Refuse a directory that is not there; of a GGUF file its reader says so.
 
     Raises:
         AgentCompileError: there is nothing (usage).
     """
-    if not os.path.lexists(path):
+    if not os.path.lexists(path) and path.suffix.lower() != ENDING:
         hint = "give a local directory that holds config.json and model.safetensors, a GGUF file, or preset:NAME"
         more = hub.missing(path, Path.cwd())
         what = "no such directory, and not in the local cache of Hugging Face's hub" if more else "no such directory"

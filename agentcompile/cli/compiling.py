@@ -41,9 +41,14 @@ def compile(
     try:
         return _run(flow, run, options, screen, bundle=bundle)
     except AgentCompileError as error:
-        if made and error.exit_code is ExitCode.USAGE and not run.state().graphs:
-            run.discard()  # it failed on its arguments: there is nothing to resume
+        if made and _nothing_done(run.state(), error):
+            run.discard()
         raise
+
+
+def _nothing_done(state: progress.State, error: AgentCompileError) -> bool:
+    """Return whether a run failed on its arguments or before it began, so that there is nothing to resume."""
+    return state.target is None or (error.exit_code is ExitCode.USAGE and not state.graphs)
 
 
 def _run(flow: Flow, run: session.RunDirectory, options: Options, screen: Screen, *, bundle: bool) -> int:

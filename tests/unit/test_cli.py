@@ -74,8 +74,9 @@ def test_compile_in_json_says_where_its_run_lies(home: Path) -> None:
 def test_a_start_that_failed_on_its_arguments_leaves_no_run(home: Path, tmp_path: Path) -> None:
     wrong = AgentCompileError("no such directory", hint="name another")
     screen, _, err = paper()
-    with pytest.raises(AgentCompileError, match="no such directory"):
-        compiling.compile({"model": "m"}, resume=False, screen=screen, flow=flow(compile=stopping(wrong, 1)))
+    for after, error in ((1, wrong), (0, AgentCompileError("no device", exit_code=ExitCode.ENVIRONMENT))):
+        with pytest.raises(AgentCompileError, match=error.message):
+            compiling.compile({"model": "m"}, resume=False, screen=screen, flow=flow(compile=stopping(error, after)))
     assert session.runs_in(home / "runs") == ()
     assert "run " not in err.getvalue(), "no folder is named that is gone"
     for after, error in ((4, wrong), (1, AgentCompileError("full", exit_code=ExitCode.ENVIRONMENT))):
