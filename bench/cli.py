@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -48,7 +50,8 @@ def run(arguments: Sequence[str]) -> int:
     if name in ("", "-h", "--help"):
         print("usage: agentcompile bench RECIPE [ARGUMENTS]\n\nrecipes:")
         for recipe, (_, about) in RECIPES.items():
-            print(f"  {recipe:<16} {about}")
+            width = max(40, shutil.get_terminal_size().columns)
+            print(textwrap.fill(f"  {recipe:<10} {about}", width, subsequent_indent=" " * 13))
         return ExitCode.OK if name else ExitCode.USAGE
     if name not in RECIPES:
         raise AgentCompileError(f"bench: no recipe is called {name!r}", hint=f"recipes: {', '.join(RECIPES)}")

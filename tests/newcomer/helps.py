@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -29,18 +30,27 @@ def every() -> Iterator[tuple[str, ...]]:
     yield from verbs(get_command(app))
     for entry in entry_points(group="agentcompile.verbs"):
         yield (entry.name,)
+        for words in entry_points(group="agentcompile.words", name=entry.name):
+            yield from ((entry.name, word) for word in words.load())
 
 
 def wide(words: tuple[str, ...]) -> list[str]:
     """Return the lines of a verb's help that are too long."""
-    command = [sys.executable, "-m", "agentcompile", *words, "--help"]
-    environment = {**os.environ, "COLUMNS": str(COLUMNS)}
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert ran.stdout.strip(), f"{words}: no help"
-    return [f"{' '.join(words)}: {line}" for line in ran.stdout.splitlines() if len(line) > COLUMNS]
+    from agentcompile.cli.main import main
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            code = main([*words, "--help"])
+        except SystemExit as end:  # argparse
+            code = end.code or 0
+    assert code == 0, f"{words}: exit {code}"
+    assert out.getvalue().strip(), f"{words}: no help"
+    return [f"{' '.join(words)}: {line}" for line in out.getvalue().splitlines() if len(line) > COLUMNS]
 
 
 if __name__ == "__main__":
+    os.environ["COLUMNS"] = str(COLUMNS)
     found = [line for words in every() for line in wide(words)]
     print("\n".join(found))
     sys.exit(1 if found else 0)
