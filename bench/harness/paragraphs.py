@@ -12,5 +12,5 @@ class Paragraphs(argparse.HelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         parts = re.split(r"\n\s*\n", text.strip())
-        shape = {"initial_indent": indent, "subsequent_indent": indent}
-        return "\n\n".join(textwrap.fill(" ".join(part.split()), width, **shape) for part in parts)
+        filler = textwrap.TextWrapper(width=width, initial_indent=indent, subsequent_indent=indent)
+        return "\n\n".join(filler.fill(" ".join(part.split())) for part in parts)
