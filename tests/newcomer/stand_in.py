@@ -1,4 +1,5 @@
-"""Writes the sample checkpoint as a GGUF file: `stand_in.py FILE`. A page's commands then need no download."""
+"""Writes the sample checkpoint as a GGUF file: `stand_in.py FILE`. A page's commands then need no download,
+but for those that read a text: the file has no tokenizer."""
 
 from __future__ import annotations
 
