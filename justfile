@@ -60,6 +60,14 @@ architecture: setup
 reference: setup
     "{{ bin }}/python" docs/reference.py
 
+# Build the documentation's site in site/; a link that leads nowhere is an error.
+docs: setup
+    NO_MKDOCS_2_WARNING=1 "{{ bin }}/mkdocs" build --strict --quiet
+
+# What a newcomer does, in a fresh environment with a wheel of this checkout: minutes.
+newcomer: setup
+    "{{ justfile_directory() }}/tests/newcomer/newcomer.sh" "{{ bin }}/python"
+
 # Tests on a CUDA device, with the Python that has its PyTorch.
 gpu *ARGS:
     "{{ python }}" -m pytest -m gpu {{ ARGS }}

@@ -16,9 +16,10 @@ from agentcompile.events import Emit, Event, RunFailed, Warned, silent
 from agentcompile.ir.codec import encode
 from agentcompile.ir.trial import Rule
 from agentcompile.lockfile.schema import Lock
-from agentcompile.options import DEFAULT_CONTEXT, SETTINGS, Options, Setting, resolve
+from agentcompile.options import DEFAULT_CONTEXT, SETTINGS, Options, Setting, checkpoint_named, resolve
 from agentcompile.replay.load import replay_lock
 from agentcompile.runs.session import Journal, RunDirectory
+from agentcompile.system import hub
 
 if TYPE_CHECKING:
     import torch
@@ -233,7 +234,7 @@ def _is_checkpoint(where: str) -> bool:
     """
     if where.startswith(PRESET):
         return True
-    path = Path(arguments.located("lock", where, Path()))
+    path = Path(checkpoint_named("lock", where, Path()))
     try:
         if gguf_at(path) is not None:
             return True
@@ -242,7 +243,9 @@ def _is_checkpoint(where: str) -> bool:
                 return True
             raise AgentCompileError(f"lock: {where}: a directory without config.json", hint=f"give {LOADABLE}")
         if not path.exists():
-            raise AgentCompileError(f"lock: {where}: there is no such file or directory", hint=f"give {LOADABLE}")
+            more = hub.missing(path, Path())
+            hint = f"give {LOADABLE}{'; ' + more if more else ''}"
+            raise AgentCompileError(f"lock: {where}: there is no such file or directory", hint=hint)
     except OSError as error:
         reason = error.strerror or str(error)
         raise AgentCompileError(f"lock: {where}: {reason}", hint=f"give {LOADABLE}") from error

@@ -18,8 +18,9 @@ from typing import Any, Literal, cast, get_args
 from agentcompile import arguments
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import digest
-from agentcompile.ir.trial import Rule
+from agentcompile.ir.rule import Rule
 from agentcompile.sandbox.fence import harmless
+from agentcompile.system import hub
 
 PREFIX = "AGENTCOMPILE_"
 PROJECT_FILE = "agentcompile.toml"
@@ -57,13 +58,7 @@ class Setting:
 SETTINGS: tuple[Setting, ...] = (
     Setting(name="model", kind="model", about="a Hugging Face checkpoint, a GGUF file, or preset:NAME"),
     Setting(name="target", kind="target", about="what to compile for: auto, cpu or cuda:N"),
-    Setting(
-        name="context",
-        kind="int",
-        least=1,
-        most=1 << 20,
-        about="maximum context in tokens; unset: 2,048 or the model's",
-    ),
+    Setting(name="context", kind="int", least=1, most=1 << 20, about="context in tokens; unset: 2,048 or the model's"),
     Setting(name="batch", kind="counts", least=1, most=8, about="batch sizes of the decode step, a plan each: 1,2,4,8"),
     Setting(name="threads", kind="int", most=1024, about="worker threads (0 = one per physical core)"),
     Setting(
@@ -276,6 +271,13 @@ def passed_on(environ: Mapping[str, str] | None = None) -> dict[str, str]:
     return harmless(os.environ if environ is None else environ)
 
 
+def checkpoint_named(shown: str, text: str, base: Path) -> str:
+    """Return what names a checkpoint: a preset, an absolute path, or the local snapshot of the hub's `ORG/NAME`."""
+    path = "" if text.startswith("preset:") else arguments.located(shown, text, base)
+    found = hub.snapshot(text, os.environ) if path and not os.path.lexists(path) else None
+    return str(found or path or text)
+
+
 def visible_devices(environ: Mapping[str, str] | None = None) -> str | None:
     """Return `CUDA_VISIBLE_DEVICES`: None when unset, which hides nothing; an empty text hides every GPU."""
     return (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
@@ -322,8 +324,7 @@ def _parse(setting: Setting, raw: object, shown: str, base: Path) -> Value:
                 raise _wrong(shown, raw, "a list of folders")
             return tuple(arguments.located(shown, item, base) for item in items if item)
         case "model":
-            text = _string(raw, shown)
-            return text if text.startswith("preset:") else arguments.located(shown, text, base)
+            return checkpoint_named(shown, _string(raw, shown), base)
         case "path":
             return arguments.located(shown, _string(raw, shown), base)
         case "target":

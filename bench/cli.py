@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -28,6 +30,8 @@ RECIPES: Mapping[str, tuple[str, str]] = {
     "readme": ("readme", "put the committed results into README.md"),
 }
 """Recipe name to (module below this package, one line about it); the module's `run(arguments) -> int` runs it."""
+WORDS: Mapping[str, str] = {name: about for name, (_, about) in RECIPES.items()}
+"""Recipe name to one line about it, for a shell's completion."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -46,7 +50,8 @@ def run(arguments: Sequence[str]) -> int:
     if name in ("", "-h", "--help"):
         print("usage: agentcompile bench RECIPE [ARGUMENTS]\n\nrecipes:")
         for recipe, (_, about) in RECIPES.items():
-            print(f"  {recipe:<16} {about}")
+            width = max(40, shutil.get_terminal_size().columns)
+            print(textwrap.fill(f"  {recipe:<10} {about}", width, subsequent_indent=" " * 13))
         return ExitCode.OK if name else ExitCode.USAGE
     if name not in RECIPES:
         raise AgentCompileError(f"bench: no recipe is called {name!r}", hint=f"recipes: {', '.join(RECIPES)}")

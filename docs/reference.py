@@ -45,7 +45,13 @@ def commands() -> Iterator[str]:
     yield "## Command line"
     yield ""
     yield "`bench`, `ablate` and `tui` have their own `--help`; each recipe of `bench` has one too."
-    yield from _group(typer.main.get_command(app), "agentcompile")
+    root = typer.main.get_command(app)
+    yield ""
+    yield "| | |"
+    yield "|---|---|"
+    for one in root.params:
+        yield f"| `{one.opts[0]}` | {_cell(one.help or '')} |"
+    yield from _group(root, "agentcompile")
 
 
 def _group(group: Any, name: str) -> Iterator[str]:

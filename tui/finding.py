@@ -15,6 +15,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.events import clean
 from agentcompile.options import SETTINGS, Options
 from agentcompile.runs import session
+from agentcompile.runs.status import glance
 
 from .start import FIELDS, Found, Start
 
@@ -22,8 +23,6 @@ DEPTH = 3
 """Folders below the working directory that are looked into."""
 MOST = 200
 """Entries of a kind that are named."""
-LAST_BYTES = 16 << 10
-"""Bytes at the end of a run's events that hold its last line."""
 SKIPPED = ("node_modules", "__pycache__", "site-packages", "build", "dist")
 LOCKS = ".lock.toml"
 
@@ -154,7 +153,7 @@ def _runs(runs: Path) -> list[Found]:
             found.append(Found(kind="run", name=path.name, argument=str(path), about=error.message))
             continue
         model = str(options.get("model", "")) if isinstance(options, dict) else ""
-        word = "running" if run.alive() else _ended(path)
+        word = _word(run)
         about = clean(f"{word}, {model.rstrip('/').rpartition('/')[2]}", 80)
         found.append(Found(kind="run", name=path.name, argument=str(path), about=about))
     return found
@@ -169,23 +168,18 @@ def _sessions(runs: Path) -> list[Found]:
             found.append(Found(kind="refine", name=path.name, argument=str(path), about=error.message))
             continue
         model = str(options.get("model", "")) if isinstance(options, dict) else ""
-        word = "running" if session.RunDirectory(path).alive() else _ended(path)
+        word = _word(session.RunDirectory(path))
         about = clean(f"{word}, {asked.region or 'task'} of {model.rstrip('/').rpartition('/')[2]}", 80)
         found.append(Found(kind="refine", name=path.name, argument=str(path), about=about))
     return found
 
 
-def _ended(path: Path) -> str:
-    """Return how a run ended, by the last line of its events: folding hundreds of runs would take seconds."""
+def _word(run: session.RunDirectory) -> str:
+    """Return how a run stands, or why that cannot be read."""
     try:
-        with (path / session.EVENTS).open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - LAST_BYTES))
-            last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
-    except OSError:
-        return "empty"
-    words = {b"run-finished": "finished", b"run-failed": "stopped", b"review-opened": "waits for review"}
-    return next((word for kind, word in words.items() if b'"kind":"' + kind in last), "interrupted")
+        return glance(run)
+    except AgentCompileError as error:
+        return error.message
 
 
 def _locks(cwd: Path) -> list[Found]:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from agentcompile.agents import views
 from agentcompile.agents.journal import Opened, Refused, attempts_of, spent_of
-from agentcompile.agents.sessions import STOPPED
 from agentcompile.agents.tree import ROOT, Node, best, dead, leaderboard
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.trial import reason
 from agentcompile.runs.searches import Curve
+from agentcompile.runs.status import STOPPED
 from agentcompile.runs.tables import duration
 
 from . import branches, chrome, logs, nodes, steers

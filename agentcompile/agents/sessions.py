@@ -18,10 +18,9 @@ from agentcompile.agents.journal import Journal, Pruned, nodes_of
 from agentcompile.agents.tree import ROOT, Node
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.options import Options
-from agentcompile.runs import session
+from agentcompile.runs import session, status
+from agentcompile.runs.status import Status
 
-STOPPED = "a person stopped it"
-"""How a session ends that was asked to stop."""
 _PATIENCE_S = 20.0
 """Seconds that a process may take to end after a signal."""
 _LOOK_S = 0.05
@@ -42,12 +41,9 @@ def session_of(options: Options, name: str) -> SessionFolder:
     return SessionFolder.open(found[-1])
 
 
-def status_of(folder: SessionFolder) -> str:
-    """Return how a session is: running, paused, interrupted, failed or finished."""
-    state = folder.run.state()
-    if folder.run.alive():
-        return "paused" if state.paused else "running"
-    return state.status if state.status in ("finished", "failed") else "interrupted"
+def status_of(folder: SessionFolder) -> Status:
+    """Return how a session stands."""
+    return status.status_of(folder.run.state(), alive=folder.run.alive())
 
 
 def resume_command(path: Path) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from agentcompile.agents.folder import SessionFolder
 from agentcompile.agents.refining import Steering
-from agentcompile.agents.sessions import STOPPED
 from agentcompile.events import Emit, Steered
+from agentcompile.runs.status import STOPPED
 
 LOOK_S = 0.2
 """Seconds between two looks while a session is paused."""

@@ -15,7 +15,7 @@ from agentcompile.control.desk import steered
 from agentcompile.control.review import open_items
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import Emit
+from agentcompile.events import Emit, Event, RunFailed, RunStarted, Warned
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.trial import Kernel
 from agentcompile.lockfile.bundle import beside
@@ -32,19 +32,33 @@ def compile(
 
     Raises:
         AgentCompileError: an error that the user can fix; the lock waits for a person (undecided, exit 7).
-    """  # noqa: DOC501
+    """
     options = resolve(flags).options
     strategy_of(options.strategy)  # a wrong name leaves no run behind
-    run = _resumed(options, flags) if resume else _new(options)
+    run, made = (_resumed(options, flags), False) if resume else _new(options)
     if resume:
         options = _same(stored_options(run), options, flags)
-    screen.say(f"run        {run.path}")
+    try:
+        return _run(flow, run, options, screen, bundle=bundle)
+    except AgentCompileError as error:
+        if made and _nothing_done(run.state(), error):
+            run.discard()
+        raise
+
+
+def _nothing_done(state: progress.State, error: AgentCompileError) -> bool:
+    """Return whether a run failed on its arguments or before it began, so that there is nothing to resume."""
+    return state.target is None or (error.exit_code is ExitCode.USAGE and not state.graphs)
+
+
+def _run(flow: Flow, run: session.RunDirectory, options: Options, screen: Screen, *, bundle: bool) -> int:
+    """Compile inside a run directory, and show what came of it."""  # noqa: DOC501
     with session.Journal(run) as journal, Reporter(screen, run.state()) as reporter:
         begun = reporter.state
         review = options.review or begun.review is not None  # a review once asked for stays
         if review and begun.settled and not begun.asked and open_items(begun):
             raise undecided(begun, run.path)
-        emit, mutex = shared(tee(journal.append, reporter))
+        emit, mutex = shared(tee(journal.append, _naming(run, screen), reporter))
         with (
             recorded(journal, emit, f"agentcompile compile --resume --run-dir {run.path}", _secrets(options)),
             steered(run.path, lambda: reporter.state, emit, mutex, review=review) as steering,
@@ -58,6 +72,19 @@ def compile(
         screen.say(f"wrote {file}: {kernels} kernels with their templates, {tables.amount(size)}")
     screen.json({**tables.state_json(reporter.state), "run": str(run.path)})
     return 0
+
+
+def _naming(run: session.RunDirectory, screen: Screen) -> Emit:
+    """Return an `Emit` that says once where the run lies: when it has begun to work, and will not be discarded."""
+    named = False
+
+    def emit(event: Event) -> None:
+        nonlocal named
+        if not named and not isinstance(event, (RunStarted, RunFailed, Warned)):
+            named = True
+            screen.say(f"run        {run.path}")
+
+    return emit
 
 
 def _doubts(state: progress.State, run: session.RunDirectory, screen: Screen) -> None:
@@ -138,10 +165,12 @@ def _boundaries(state: progress.State, screen: Screen) -> None:
         screen.text(f"boundary: {boundary.op} ({boundary.reason}): {boundary.detail}")
 
 
-def _new(options: Options) -> session.RunDirectory:
+def _new(options: Options) -> tuple[session.RunDirectory, bool]:
+    """Make a run directory; return it, and whether its folder was made too."""
     _needs_model(options)
     path = Path(options.run_dir) if options.run_dir else session.new_name(options.runs, options.model)
-    return session.RunDirectory.create(path, encode(options))
+    made = not path.exists()
+    return session.RunDirectory.create(path, encode(options)), made
 
 
 def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirectory:

@@ -37,11 +37,21 @@ class Stopped(Exception):
         self.hint = hint
 
 
+class WaitsError(AgentCompileError):
+    """A run ended in good order and waits for a person (undecided, exit 7): nothing is wrong."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message, exit_code=ExitCode.UNDECIDED, hint=hint)
+
+
 def guarded(call: Callable[[], int]) -> int:
     """Run a command and return its exit code; nothing is raised, and no traceback is shown."""
     try:
         with _signals():
             return int(call())
+    except WaitsError as wait:
+        complain(wait.message, wait.hint, label="review")
+        return int(wait.exit_code)
     except AgentCompileError as error:
         complain(error.message, error.hint)
         return int(error.exit_code)

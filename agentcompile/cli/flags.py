@@ -1,4 +1,7 @@
-"""Parts that the verbs of the command line share: their flags, the screen that they print to, and how they end."""
+"""Parts that the verbs of the command line share: their flags, the screen that they print to, and how they end.
+
+What a verb needs when it runs is imported then: completion in a shell imports this module at every key.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,16 @@ import inspect
 from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
 from agentcompile import arguments
-from agentcompile.cli.exits import guarded
-from agentcompile.cli.render import Format, Screen
+from agentcompile.cli import completing
 from agentcompile.errors import AgentCompileError
-from agentcompile.options import terminal
+
+if TYPE_CHECKING:
+    from agentcompile.cli.render import Format, Screen
 
 P = ParamSpec("P")
 Flags = dict[str, object]
@@ -25,6 +29,12 @@ HELP: dict[str, object] = {"help_option_names": ["-h", "--help"]}
 """The settings of every group of verbs."""
 
 LockFile = Annotated[Path, typer.Argument(metavar="LOCK", help="A lock that `compile` wrote.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A run's name or folder, or latest (the default).", autocompletion=completing.runs
+    ),
+]
 RunDir = Annotated[str | None, typer.Option("--run-dir", metavar="DIR", help="Run directory.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value to stdout.")]
 Events = Annotated[str, typer.Option("--events", metavar="jsonl", help="Print each event as a line of JSON to stdout.")]
@@ -66,12 +76,23 @@ _TEXTS: tuple[tuple[str, str | None, str], ...] = (
 """Name, metavar and help of the settings that take a text."""
 
 
+_WORDS: dict[str, Callable[[str], list[str]]] = {
+    "model": completing.presets,
+    "strategy": completing.strategies,
+    "choose": completing.rules,
+    "advisor": completing.advisers,
+}
+"""What a shell is offered for the value of a setting."""
+
+
 def _text(name: str, metavar: str | None, help: str) -> object:
-    return Annotated[str | None, typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=help)]
+    flag = f"--{name.replace('_', '-')}"
+    return Annotated[str | None, typer.Option(flag, metavar=metavar, help=help, autocompletion=_WORDS.get(name))]
 
 
 def _argument(name: str, help: str) -> object:
-    return Annotated[str | None, typer.Argument(metavar=name.upper(), help=help)]
+    words = _WORDS.get(name)
+    return Annotated[str | None, typer.Argument(metavar=name.upper(), help=help, autocompletion=words)]
 
 
 _SETTINGS: dict[str, object] = {
@@ -103,6 +124,8 @@ def verb(function: Callable[P, int]) -> Callable[P, None]:
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        from agentcompile.cli.exits import guarded
+
         def checked() -> int:
             for name, value in kwargs.items():
                 sound(f"--{name.replace('_', '-')}", value)
@@ -177,6 +200,9 @@ def screen_of(json: bool = False, events: str = "", quiet: bool = False) -> Scre
     Raises:
         AgentCompileError: `events` is not allowed, or both `json` and `events` are given (usage).
     """
+    from agentcompile.cli.render import Screen
+    from agentcompile.options import terminal
+
     if events not in ("", "jsonl"):
         raise AgentCompileError(f"--events: {events!r} is not allowed", hint="allowed: jsonl")
     if json and events:

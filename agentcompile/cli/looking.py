@@ -28,6 +28,7 @@ from agentcompile.options import Options, resolve
 from agentcompile.refine.provenance import Provenance, provenance_of
 from agentcompile.runs import progress, session
 from agentcompile.runs.losses import why_lost
+from agentcompile.runs.status import status_of
 from agentcompile.runs.tables import Table, amount, duration, state_json
 from agentcompile.system.store import Store
 
@@ -49,11 +50,11 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         known = ", ".join(row.name for row in state.rows) or "none"
         raise AgentCompileError(f"{run.path}: no region is called {region!r}", hint=f"its regions: {known}")
     for row in found:
-        trials = sorted((t for t in state.trials if t.candidate.region == row.region), key=_fastest_first)
+        trials = sorted((t for t in state.trials if t.candidate.region == row.region), key=fastest_first)
         screen.text(
             f"{row.name}: {row.sites} occurrences, {row.share:.1%} of the step, roofline {duration(row.floor_ns)}"
         )
-        screen.text(_why(row))
+        screen.text(why(row))
         if isinstance(row.choice, Kernel) and (author := _author(row.choice.candidate, folders)) is not None:
             screen.text(author.text)
             written[row.choice.candidate.template] = encode(author)
@@ -70,11 +71,11 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         if (decision := state.decisions.get(row.region)) is not None:
             screen.text(f"{_BY_USER[decision.word]}{f': {decision.reason}' if decision.reason else ''}")
         heads = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
-        screen.table(Table(heads=heads, rows=[_trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
+        screen.table(Table(heads=heads, rows=[trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
         for trial in _newest(trials):
-            if why := why_lost(state, trial, reports):
-                lost[trial.candidate.id] = why
-                screen.text(f"{trial.candidate.label}: {why}")
+            if reason := why_lost(state, trial, reports):
+                lost[trial.candidate.id] = reason
+                screen.text(f"{trial.candidate.label}: {reason}")
     ids = {row.region for row in found}
     trials_json: list[Json] = [encode(trial) for trial in state.trials if trial.candidate.region in ids]
     told: dict[str, Json] = {"run": str(run.path), "regions": encode(tuple(found)), "trials": trials_json}
@@ -108,7 +109,8 @@ def _author(candidate: Candidate, folders: Sequence[Path]) -> Provenance | None:
     return provenance_of(candidate.template, candidate.template_digest, folders)
 
 
-def _why(row: progress.RegionProgress) -> str:
+def why(row: progress.RegionProgress) -> str:
+    """Return what a region runs and why."""
     match row.choice:
         case Kernel(candidate=candidate, decided_by="adviser", reason=reason):
             return f"runs {candidate.label}: {reason}"
@@ -120,14 +122,16 @@ def _why(row: progress.RegionProgress) -> str:
             return "not chosen yet"
 
 
-def _fastest_first(trial: Trial) -> tuple[int, float]:
+def fastest_first(trial: Trial) -> tuple[int, float]:
+    """Return what trials are sorted by: confirmed times, then others, then failures."""
     verdict = trial.verdict
     if isinstance(verdict, Measured):
         return (0 if trial.fidelity == "confirm" else 1, -verdict.measurement.log_ratio)
     return (2, 0.0)
 
 
-def _trial_row(trial: Trial) -> tuple[str, ...]:
+def trial_row(trial: Trial) -> tuple[str, ...]:
+    """Return a trial as cells: candidate, verdict, time, ratio, interval, error, what was found."""
     verdict = trial.verdict
     label = trial.candidate.label
     if isinstance(verdict, Measured):
@@ -183,7 +187,7 @@ def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
             table.append((path.name, "unreadable", "-", f"{error.message}; {error.hint}"))
             rows.append({"path": str(path), "status": "unreadable", "error": error.message, "hint": error.hint})
             continue
-        status = _status(run, state)
+        status = status_of(state, alive=run.alive())
         table.append((path.name, status, str(state.counts.total), state.model))
         rows.append({"path": str(path), "status": status, "trials": state.counts.total, "model": state.model})
     for path in sessions_in(resolve(flags).options.runs):
@@ -215,31 +219,24 @@ def _session_row(path: Path) -> dict[str, Json]:
     return {"path": str(path), "status": status, "model": model, **about}
 
 
-def _status(run: session.RunDirectory, state: progress.State) -> str:
-    if state.status == "running":
-        return "interrupted" if not run.alive() else "paused" if state.paused else "running"
-    return state.status
-
-
 def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every: bool = False) -> int:
     """Show one run: its progress, its regions, its plans."""
     options = resolve(flags).options
     if name and (session.named(options.runs, name) / SETTINGS).is_file():
         return refine_steering.show(flags, name, node=None, screen=screen)
     run = chosen(options, name)
-    state = run.state()
-    screen.text(
-        f"{run.path}: {_status(run, state)}{f', {state.stage}' if state.stage else ''}, {state.counts.total} trials"
-    )
+    state, alive = run.state(), run.alive()
+    status = status_of(state, alive=alive)
+    screen.text(f"{run.path}: {status}{f', {state.stage}' if state.stage else ''}, {state.counts.total} trials")
     if state.ui_hz:
         screen.text(f"a screen followed it, drawn at most {state.ui_hz:g} times a second")
     if state.failure:
-        screen.text(f"failed: {state.failure.message}")
+        screen.text(f"{'stopped' if status == 'stopped' else 'failed'}: {state.failure.message}")
     if state.status == "review":
         left = len(open_items(state))
         screen.text(f"{left} regions wait for review: agentcompile decide {run.path}")
     show(state, screen, every=every)
-    screen.json({**state_json(state), "run": str(run.path), "alive": run.alive()})
+    screen.json({**state_json(state, alive=alive), "run": str(run.path), "alive": alive})
     return 0
 
 

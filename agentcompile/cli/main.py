@@ -16,11 +16,10 @@ from typing import Annotated
 import typer
 
 from agentcompile import __version__
-from agentcompile.cli.exits import guarded
+from agentcompile.cli import completing
 from agentcompile.cli.flags import sound
 from agentcompile.cli.records import cache_app, config_app, runs_app
 from agentcompile.cli.refine_verbs import app
-from agentcompile.cli.render import Screen
 
 app.add_typer(runs_app, name="runs")
 app.add_typer(cache_app, name="cache")
@@ -45,6 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _version(asked: bool) -> None:
     if asked:
+        from agentcompile.cli.render import Screen
+
         Screen.standard().text(f"agentcompile {__version__}")
         raise typer.Exit(0)
 
@@ -69,13 +70,20 @@ def _add_verbs() -> None:
             return run(context.args)
 
         raw = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-        app.command(entry.name, context_settings=raw, help=f"See `agentcompile {entry.name} --help`.")(_plain(verb))
+        app.command(
+            entry.name,
+            cls=completing.front_end(entry.name),
+            context_settings=raw,
+            help=f"See `agentcompile {entry.name} --help`.",
+        )(_plain(verb))
 
 
 def _plain(verb: Callable[[typer.Context], int]) -> Callable[[typer.Context], None]:
     """Return the verb with a signature of the context alone, from which Typer makes no options."""
 
     def run(context: typer.Context) -> None:
+        from agentcompile.cli.exits import guarded
+
         raise typer.Exit(guarded(lambda: verb(context)))
 
     return run

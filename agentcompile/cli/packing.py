@@ -16,6 +16,7 @@ from agentcompile.interchange import archive
 from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
 from agentcompile.options import Options, resolve
+from agentcompile.runs.status import status_of
 from agentcompile.runs.tables import amount
 
 
@@ -38,7 +39,8 @@ def runs_unpack(flags: Mapping[str, object], file: Path, *, screen: Screen, flow
     options = _moved(contents.options, asked, flags)
     run = archive.unpack(contents, path, options)
     state = contents.state
-    screen.text(f"{run.path}: {state.status}, {state.counts.total} trials; its lock will be {options.out}")
+    status = status_of(state, alive=False)
+    screen.text(f"{run.path}: {status}, {state.counts.total} trials; its lock will be {options.out}")
     warnings = list(_warnings(options, state.target, flow))
     for warning in warnings:
         screen.say(f"warning: {warning}")
@@ -47,7 +49,7 @@ def runs_unpack(flags: Mapping[str, object], file: Path, *, screen: Screen, flow
     screen.json(
         {
             "run": str(run.path),
-            "status": state.status,
+            "status": status,
             "trials": state.counts.total,
             "model": options.model,
             "out": options.out,

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from agentcompile.cli.flags import HELP, Json, screen_of, verb
+from agentcompile.cli import completing
+from agentcompile.cli.flags import HELP, Json, Run, screen_of, verb
+from agentcompile.cli.verbs import app
 
 runs_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, context_settings=HELP, help="Past and present runs."
@@ -32,7 +34,7 @@ def runs_list(json: Json = False) -> int:
 @runs_app.command("status")
 @verb
 def runs_status(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder, or latest (the default).")] = "",
+    run: Run = "",
     every: Annotated[bool, typer.Option("--all", help="Every region, not the plan's alone.")] = False,
     json: Json = False,
 ) -> int:
@@ -45,7 +47,12 @@ def runs_status(
 @runs_app.command("pack")
 @verb
 def runs_pack(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder; no compiler may hold it.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A run's name or folder; no compiler may hold it.", autocompletion=completing.runs
+        ),
+    ],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="The archive; none: RUN.run.tar.xz, here.")
     ] = None,
@@ -59,6 +66,21 @@ def runs_pack(
     from agentcompile.cli import packing
 
     return packing.runs_pack({}, run, out, screen=screen_of(json))
+
+
+@app.command()
+@verb
+def report(
+    run: Run = "",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The page; none: RUN.report.html, here.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Write a run as one HTML page that needs nothing beside it: plots, tables, kernel sources, advice."""
+    from agentcompile.cli import reporting
+
+    return reporting.report({}, run, out, screen=screen_of(json))
 
 
 @runs_app.command("unpack")
@@ -92,7 +114,10 @@ def runs_unpack(
 @runs_app.command("rm")
 @verb
 def runs_remove(
-    run: Annotated[list[str], typer.Argument(metavar="RUN…", help="Names or folders of runs.")],
+    run: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN…", help="Names or folders of runs.", autocompletion=completing.runs),
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: Json = False,
 ) -> int:

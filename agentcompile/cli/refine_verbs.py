@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from agentcompile.cli import completing
 from agentcompile.cli.flags import Events, Flags, Json, Quiet, screen_of, takes, verb
 from agentcompile.cli.steering import app
 
@@ -38,7 +39,12 @@ refine_app = typer.Typer(
     "`refine TASK.py` for a task; the other verbs look at a session and steer it.",
 )
 app.add_typer(refine_app, name="refine")
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A session's name or folder; none: the newest.")]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN", help="A session's name or folder; none: the newest.", autocompletion=completing.sessions
+    ),
+]
 Node = Annotated[int, typer.Argument(metavar="NODE", help="A node's number.")]
 _Who = "openai:MODEL[@BASE_URL]"
 _Heat = "0 to 2, or none to leave it to the server."
@@ -64,7 +70,13 @@ _Price = "Its price per million tokens, if not the adviser's."
 def start(
     flags: Flags,
     region: Annotated[
-        str | None, typer.Option("--region", metavar="R", help="A checkpoint's region: name, kind or id.")
+        str | None,
+        typer.Option(
+            "--region",
+            metavar="R",
+            help="A checkpoint's region: name, kind or id.",
+            autocompletion=completing.regions,
+        ),
     ] = None,
     language: Annotated[
         str | None, typer.Option("--language", metavar="cpp|cuda|triton", help="None: the target's usual one.")

@@ -19,7 +19,6 @@ from agentcompile.agents.policies import policy_of
 from agentcompile.agents.principles import Principle, dead_ends, library, library_text, merged
 from agentcompile.agents.refining import Outcome, Settings
 from agentcompile.agents.refining import refine as run_session
-from agentcompile.agents.sessions import STOPPED
 from agentcompile.agents.steering import SteeredSession
 from agentcompile.agents.teams import Listener, secrets_of, team_of, temperatures_of
 from agentcompile.agents.tree import Node
@@ -38,6 +37,7 @@ from agentcompile.options import Options, resolve
 from agentcompile.runs import session
 from agentcompile.runs.session import environment_error, write_atomically
 from agentcompile.runs.stages import shared
+from agentcompile.runs.status import STOPPED
 from agentcompile.runs.tables import duration
 from agentcompile.tasks.files import digest_of, names_task
 

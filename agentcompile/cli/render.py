@@ -72,6 +72,15 @@ class Screen:
         if self.format == "json":
             print(json.dumps(value, indent=2, ensure_ascii=False), file=self.out, flush=True)
 
+    def line(self, value: Json) -> None:
+        """Write one of several results for programs as a line of JSON to stdout, if JSON was asked for."""
+        if self.format == "json":
+            print(json.dumps(value, separators=(",", ":"), ensure_ascii=False), file=self.out, flush=True)
+
+    def redraw(self, text: str) -> None:
+        """Write a line for people to stderr in the place of the one before it; the terminal must redraw."""
+        print(f"\r\x1b[K{text}", end="", file=self.err, flush=True)
+
     def event(self, event: Event) -> None:
         """Write an event as a line of JSON to stdout, if events were asked for."""
         if self.format == "events":
@@ -88,10 +97,10 @@ class Screen:
             self.text("\n".join(columns(table)))
 
 
-def complain(message: str, hint: str, *, err: TextIO | None = None) -> None:
-    """Write to stderr what is wrong and what to do next."""
+def complain(message: str, hint: str, *, label: str = "error", err: TextIO | None = None) -> None:
+    """Write to stderr what is wrong, or what else the label says, and what to do next."""
     err = err or sys.stderr
-    print(f"error: {clean(message, lines=True)}", file=err)
+    print(f"{label}: {clean(message, lines=True)}", file=err)
     if hint:
         print(f"hint: {clean(hint, lines=True)}", file=err, flush=True)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from agentcompile.cli.exits import WaitsError
 from agentcompile.cli.render import Screen
 from agentcompile.control.review import Item, items, open_items
-from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.runs.progress import State
 from agentcompile.runs.tables import Table, plan_line
 
@@ -54,10 +54,10 @@ def goes_on(run: Path) -> str:
     )
 
 
-def undecided(state: State, run: Path) -> AgentCompileError:
-    """Return the error that says why the lock of a reviewed run is not written yet (exit 7)."""
+def undecided(state: State, run: Path) -> WaitsError:
+    """Return the exception that says why the lock of a reviewed run is not written yet (exit 7)."""
     found = open_items(state)
     stale = sum(item.standing == "stale" for item in found)
     names = ", ".join(item.name for item in found[:4]) + (", …" if len(found) > 4 else "")
     text = f"{run}: {len(found)} regions wait for review, {stale} of them stale: {names}"
-    return AgentCompileError(text, exit_code=ExitCode.UNDECIDED, hint=goes_on(run))
+    return WaitsError(text, hint=goes_on(run))

@@ -6,21 +6,24 @@ from typing import Annotated
 
 import typer
 
-from agentcompile.cli.flags import Events, Json, Quiet, front_end, screen_of, verb
+from agentcompile.cli import completing
+from agentcompile.cli.flags import Events, Json, Quiet, Run, front_end, screen_of, verb
 from agentcompile.cli.records import runs_app
-from agentcompile.cli.terminal import nobody
 from agentcompile.cli.verbs import app
 
 __all__ = ["app"]
-
-Run = Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder, or latest (the default).")]
 
 
 @app.command()
 @verb
 def decide(
     run: Run = "",
-    region: Annotated[str, typer.Option("--region", metavar="REGION", help="A region's name, kind or id.")] = "",
+    region: Annotated[
+        str,
+        typer.Option(
+            "--region", metavar="REGION", help="A region's name, kind or id.", autocompletion=completing.regions
+        ),
+    ] = "",
     approve: Annotated[bool, typer.Option("--approve", help="Run what was chosen for the region.")] = False,
     reject: Annotated[bool, typer.Option("--reject", help="Run the region as captured, in PyTorch.")] = False,
     use: Annotated[str, typer.Option("--use", metavar="CANDIDATE", help="Run this one: a label or an id.")] = "",
@@ -66,6 +69,19 @@ def decide(
     return deciding.decide({}, run, asked, screen=screen_of(json))
 
 
+@app.command()
+@verb
+def watch(
+    run: Run = "",
+    once: Annotated[bool, typer.Option("--once", help="Say how far it is now, and end.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a line of JSON to stdout at each change.")] = False,
+) -> int:
+    """Say how far a run is until it ends: stage, trials, best step, time left, machine; Ctrl-C leaves it running."""
+    from agentcompile.cli import watching
+
+    return watching.watch({}, run, once=once, screen=screen_of(json))
+
+
 @runs_app.command("attach")
 @verb
 def runs_attach(run: Run = "", json: Json = False, events: Events = "", quiet: Quiet = False) -> int:
@@ -86,6 +102,7 @@ def runs_view(
 ) -> int:
     """Show a run again: in the app on a terminal, as lines elsewhere and with --json, --events or --quiet."""
     from agentcompile.cli import watching
+    from agentcompile.cli.terminal import nobody
 
     if not (json or events or quiet) and speed >= 0 and not nobody() and (shows := front_end("tui")) is not None:
         return shows([str(watching.named({}, run)), *([f"--speed={speed:g}"] if speed else [])])

@@ -7,7 +7,21 @@ from typing import Annotated
 
 import typer
 
-from agentcompile.cli.flags import HELP, Events, Flags, Json, LockFile, Quiet, RunDir, on_lock, screen_of, takes, verb
+from agentcompile.cli import completing
+from agentcompile.cli.flags import (
+    HELP,
+    Events,
+    Flags,
+    Json,
+    LockFile,
+    Quiet,
+    Run,
+    RunDir,
+    on_lock,
+    screen_of,
+    takes,
+    verb,
+)
 
 app = typer.Typer(
     name="agentcompile",
@@ -65,9 +79,20 @@ def inspect(
 def advise(
     flags: Flags,
     region: Annotated[
-        str, typer.Option("--region", metavar="REGION", help="A region's name, kind or id, asked alone; none: all.")
+        str,
+        typer.Option(
+            "--region",
+            metavar="REGION",
+            help="A region's name, kind or id, asked alone; none: all.",
+            autocompletion=completing.regions,
+        ),
     ] = "",
-    run: Annotated[str, typer.Option("--run", metavar="RUN", help="A run whose trials the adviser is told of.")] = "",
+    run: Annotated[
+        str,
+        typer.Option(
+            "--run", metavar="RUN", help="A run whose trials the adviser is told of.", autocompletion=completing.runs
+        ),
+    ] = "",
     show_prompt: Annotated[bool, typer.Option("--show-prompt", help="Show what would be asked; ask nobody.")] = False,
     record: Annotated[Path | None, typer.Option("--record", metavar="DIR", help="Where exchanges are kept.")] = None,
     answered_by: Annotated[
@@ -198,7 +223,10 @@ def verify(
 @app.command()
 @verb
 def explain(
-    region: Annotated[str, typer.Argument(metavar="REGION", help="A region's name, kind or id.")],
+    region: Annotated[
+        str,
+        typer.Argument(metavar="REGION", help="A region's name, kind or id.", autocompletion=completing.regions),
+    ],
     run_dir: RunDir = None,
     json: Json = False,
 ) -> int:
@@ -211,8 +239,13 @@ def explain(
 @app.command()
 @verb
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="A lock, a bundle, or a run that wrote a lock.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another.")],
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="A lock, a bundle, or a run that wrote a lock.", autocompletion=completing.runs
+        ),
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another.", autocompletion=completing.runs)],
     json: Json = False,
 ) -> int:
     """Show what two locks choose otherwise, what they were made with, and what each measured."""
@@ -226,7 +259,7 @@ def diff(
 def export(
     format: Annotated[str, typer.Option("--format", metavar="t4|flashinfer", help="Output format.")],
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="A new folder; for T4 of one region, FILE.json.")],
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name or folder, or latest (the default).")] = "",
+    run: Run = "",
     model: Annotated[
         str | None, typer.Option("--model", metavar="DIR", help="Checkpoint directory, when it has moved.")
     ] = None,

@@ -1,7 +1,8 @@
-"""The verbs `runs attach`, `runs view` and `runs stop`: follow a run live, show it again, or end its compiler."""
+"""The verbs `watch`, `runs attach`, `runs view` and `runs stop`: follow a run, show it again, or end its compiler."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -9,14 +10,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from agentcompile.cli.compiling import show
+from agentcompile.cli.exits import Terminated
 from agentcompile.cli.looking import chosen
-from agentcompile.cli.render import Reporter, Screen
+from agentcompile.cli.render import PACED_S, Reporter, Screen
 from agentcompile.control.client import NoCompilerError, send
 from agentcompile.control.commands import Stop
 from agentcompile.control.following import Follower
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.ir.codec import encode
+from agentcompile.ir.digest import Json
 from agentcompile.options import resolve
 from agentcompile.runs import session
+from agentcompile.runs.outlook import Outlook, outlook
 from agentcompile.runs.progress import State
 from agentcompile.runs.tables import state_json
 
@@ -39,6 +44,58 @@ def attach(flags: Mapping[str, object], name: str, *, screen: Screen) -> int:
                 break
             time.sleep(LOOK_S)
     return _ended(run, reporter.state, screen)
+
+
+def watch(
+    flags: Mapping[str, object],
+    name: str,
+    *,
+    once: bool,
+    screen: Screen,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Say how far a run is, again and again until no process works on it; return the run's exit code, with `once` 0.
+
+    On a terminal one line is drawn again; elsewhere a line is written when the stage changes, and every
+    `render.PACED_S` seconds. As JSON it is a line for every change. Ctrl-C ends this and not the run.
+    """  # noqa: DOC501
+    run = chosen(resolve(flags).options, name)
+    follower, said, said_s = Follower(run), None, -math.inf
+    drawn = screen.redraws and screen.format == "text"
+    end = "\n" if drawn else ""
+    try:
+        while True:
+            ended = follower.ended
+            follower.new()
+            found, now = outlook(follower.state, alive=not ended), clock()
+            if found != said and screen.format == "json":
+                screen.line({**_fields(found), "run": str(run.path)})
+                said = found
+            elif found != said and (drawn or ended or _news(said, found) or now - said_s >= PACED_S):
+                screen.redraw(found.line) if drawn else screen.text(found.line)
+                said, said_s = found, now
+            if ended or once:
+                break
+            sleep(LOOK_S)
+    except Terminated:
+        raise
+    except KeyboardInterrupt:
+        screen.say(f"{end}the run goes on; agentcompile watch {run.path.name} shows it again")
+        return 128 + signal.SIGINT
+    if drawn:
+        screen.say("")
+    return ExitCode.OK if once else _code(run, follower.state, screen)
+
+
+def _fields(found: Outlook) -> dict[str, Json]:
+    fields = encode(found)
+    assert isinstance(fields, dict)
+    return {**fields, "machine": found.machine}
+
+
+def _news(before: Outlook | None, now: Outlook) -> bool:
+    return before is None or (before.status, before.stage) != (now.status, now.stage)
 
 
 def view(
@@ -72,6 +129,11 @@ def named(flags: Mapping[str, object], name: str) -> Path:
 def _ended(run: session.RunDirectory, state: State, screen: Screen) -> int:
     show(state, screen)
     screen.json({**state_json(state), "run": str(run.path)})
+    return _code(run, state, screen)
+
+
+def _code(run: session.RunDirectory, state: State, screen: Screen) -> int:
+    """Return the exit code of a run that ended, and say what follows from how it did."""
     match state.status:
         case "finished":
             return ExitCode.OK

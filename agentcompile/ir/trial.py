@@ -7,6 +7,7 @@ from typing import Literal
 
 from agentcompile.ir.graph import Phase
 from agentcompile.ir.region import Regime
+from agentcompile.ir.rule import Rule as Rule
 from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Candidate
 
@@ -15,12 +16,6 @@ CONTENDED = 0.2
 """Share of disturbed rounds above which a measurement is only an estimate."""
 NO_INTERVAL = 1e9
 """Half width of a ratio that has no interval, because too few rounds count: JSON has no infinity."""
-Rule = Literal["pytorch", "first", "isolated", "admitted"]
-"""How a region's choice is made.
-
-`pytorch`: all regions stay in PyTorch. `first`: the adviser's first candidate that passes every check, untimed.
-`isolated`: the fastest by itself. `admitted`: the one with which the whole step is fastest.
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import errno
 import fcntl
 import json
 import os
-import re
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,18 +28,22 @@ from agentcompile.events import DURABLE, PROGRESS, Event, TrialFinished, clean, 
 from agentcompile.ir.codec import CodecError
 from agentcompile.ir.digest import Json, canonical
 from agentcompile.runs import progress
+from agentcompile.runs.folders import EVENTS as EVENTS
+from agentcompile.runs.folders import LATEST as LATEST
+from agentcompile.runs.folders import OPTIONS as OPTIONS
+from agentcompile.runs.folders import named as named
+from agentcompile.runs.folders import new_name as new_name
+from agentcompile.runs.folders import runs_in as runs_in
 
 VERSION = 3
 """The format of a run directory; a greater one is refused.
 
 Version 2 added a person's decisions to the events; version 3 single times of a measurement, and watching screens.
 """
-LATEST = "latest"
-"""What the newest run is called, beside its own name."""
 PROGRESS_PER_S = 20
 LOOKS, LOOK_S = 5, 0.02
 """How often the lock is tried that another process may hold for an instant, and the seconds between two tries."""
-EVENTS, OPTIONS, LOCK, CRASH = "events.jsonl", "options.json", "run.lock", "crash.txt"
+LOCK, CRASH = "run.lock", "crash.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +108,10 @@ class RunDirectory:
         except OSError as error:
             raise environment_error(error, file) from error
         return options_in(data, file)
+
+    def discard(self) -> None:
+        """Delete the run with its folder; what cannot be deleted stays."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def alive(self) -> bool:
         """Return whether a compiler holds the run's lock now."""
@@ -354,27 +362,3 @@ def environment_error(error: OSError, path: Path) -> AgentCompileError:
     reason = os.strerror(error.errno) if error.errno else str(error)
     hint = remedies.get(error.errno or 0, "check that the folder exists and can be written")
     return AgentCompileError(f"{path}: {reason}", exit_code=ExitCode.ENVIRONMENT, hint=hint)
-
-
-def new_name(runs: Path, model: str, *, clock: Callable[[], float] = time.time) -> Path:
-    """Return a folder for a new run below `runs`, named by the time and the model; it is not made yet."""
-    stem = time.strftime("%Y%m%d-%H%M%S", time.gmtime(clock()))
-    short = re.sub(r"[^A-Za-z0-9._]+", "-", Path(model).name).strip("-.")[:40] or "model"
-    path = runs / f"{stem}-{short}"
-    number = 2
-    while path.exists():
-        path = runs / f"{stem}-{short}-{number}"
-        number += 1
-    return path
-
-
-def named(runs: Path, name: str) -> Path:
-    """Return the folder that a person means by a run's folder, or by its name among `runs`; it need not exist."""
-    return Path(name) if Path(name).is_dir() else runs / name
-
-
-def runs_in(runs: Path) -> tuple[Path, ...]:
-    """Return the run directories below `runs`, oldest first; empty when there are none."""
-    if not runs.is_dir():
-        return ()
-    return tuple(sorted(path.parent for path in runs.glob(f"*/{OPTIONS}")))

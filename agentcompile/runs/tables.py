@@ -12,6 +12,7 @@ from agentcompile.ir.search_events import SearchProgress
 from agentcompile.ir.trial import CONTENDED, NO_INTERVAL, Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
 from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.rows import changed
+from agentcompile.runs.status import status_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,8 +158,13 @@ _FIELDS = {"regions": "rows", "plans": "final", "trials": "counts"}
 """Fields of a state that are called otherwise in JSON."""
 
 
-def state_json(state: State) -> dict[str, Json]:
-    """Return a run for programs: everything but the single trials and what was proposed."""
-    names = "status model target stages graphs boundaries regions plans lock drift warnings failure trials ui_hz pace"
+def state_json(state: State, *, alive: bool = False) -> dict[str, Json]:
+    """Return a run for programs: everything but the single trials and what was proposed.
+
+    `alive` says that a process works on it. What never began a run, such as an inspection, is `waiting`.
+    """
+    names = "model target stages graphs boundaries regions plans lock drift warnings failure trials ui_hz pace"
     found = {name: encode(getattr(state, _FIELDS.get(name, name))) for name in names.split()}
-    return {**found, "regions": [encode(changed(row, proposed=())) for row in state.rows]}
+    begun = alive or state.status != "waiting"
+    status = status_of(state, alive=alive) if begun else state.status
+    return {**found, "status": status, "regions": [encode(changed(row, proposed=())) for row in state.rows]}

@@ -36,6 +36,7 @@ from agentcompile.tuning.trial_database import judging_digest
 
 from ..harness.ledger import Ledger
 from ..harness.numbers import seconds
+from ..harness.paragraphs import Paragraphs
 from ..harness.records import nameless, revision
 from .agreement import agreement
 from .card import card
@@ -167,9 +168,7 @@ def _say(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="agentcompile bench spaces", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="agentcompile bench spaces", description=__doc__, formatter_class=Paragraphs)
     add = parser.add_argument
     add("model", nargs="?", default="", metavar="MODEL", help="a checkpoint directory, or preset:NAME")
     add("--kind", action="append", default=[], metavar="KIND", help="a kind of region; may be repeated")

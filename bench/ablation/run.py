@@ -32,6 +32,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.options import resolve
 from agentcompile.search import STRATEGIES
 
+from ..harness.paragraphs import Paragraphs
 from . import files, recorded, study
 from .compiles import KIND as COMPILES
 
@@ -114,9 +115,7 @@ def _refuse(asked: argparse.Namespace, names: Sequence[str], why: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="agentcompile ablate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="agentcompile ablate", description=__doc__, formatter_class=Paragraphs)
     parser.add_argument(
         "--out", type=Path, default=None, metavar="FILE.json", help="the result, and what goes beside it"
     )

@@ -104,7 +104,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="agentcompile bench figures", description=__doc__, epilog=_EXIT_CODES)
     known = sorted({name for models in ARMS.values() for name in models})
     parser.add_argument("--target", default="cpu", help="cpu or cuda:N")
-    parser.add_argument("--model", action="append", choices=known, help="repeatable; all when not given")
+    parser.add_argument(
+        "--model",
+        action="append",
+        choices=known,
+        metavar="MODEL",
+        help=f"repeatable; all when not given: {', '.join(known)}",
+    )
     parser.add_argument("--arms", type=lambda text: tuple(text.split(",")), help="names, separated by commas")
     parser.add_argument("--out", type=Path, help="the JSON file; else one among the results, by kind of device")
     parser.add_argument("--lock", type=Path, help="time this lock instead of compiling one; needs one --model")

@@ -21,6 +21,7 @@ from agentcompile.ir.digest import Json
 from agentcompile.measure.policy import POLICY
 from agentcompile.runs.tables import Table, duration
 
+from ..harness.paragraphs import Paragraphs
 from ..harness.rates import VARIES
 from ..harness.result import Case, SuiteResult, read_result
 from .verdicts import Change, Compared, Report, Row, Unmeasured, common_cases, compare_arms, compare_runs
@@ -29,9 +30,11 @@ _EPILOG = """\
 Two files: what decides is the arm's speed-up over the case's baseline, paired by round in its own run; the two runs'
 speed-ups are compared as independent means (Welch 1947). The times themselves are shown beside: they hold only as far
 as the machine did not change between the runs. One file with --arms X,Y: Y against X, paired by round.
+
 Many comparisons: each interval misses with chance 0.05 / (cases × arms × 2 times), so that all of a table hold together
 with 95 %. Nothing is claimed from fewer than 3 kept rounds, with more than 20 % of rounds dropped, or when processes
 disagree in sign.
+
 Exit codes: 0 compared; 2 wrong usage or a file that cannot be read; 3 the files are not comparable; with
 --fail-on-slower 4 when an arm's output is wrong in B, else 5 when something that decides is SLOWER; an arm that failed
 or is absent in B is shown and fails nothing. With --fail-on-difference 5 when something that decides does not agree
@@ -109,7 +112,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="agentcompile bench compare",
         description=__doc__,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Paragraphs,
     )
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="A and B, or one file with --arms")
     parser.add_argument("--arms", type=_two, metavar="X,Y", help="within one file: arm Y (as B) against arm X (as A)")

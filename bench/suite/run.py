@@ -30,6 +30,7 @@ from ..harness.course import Course, add_cutting, host, say
 from ..harness.engines import ENGINES
 from ..harness.found import widened
 from ..harness.identity import WorkloadJob
+from ..harness.paragraphs import Paragraphs
 from ..harness.rates import CALM_SHARE, FED_SHARE, LONG_S, TRIES, WARM_TOKENS, note_of, wait_for_calm
 from ..harness.result import Case
 from ..harness.trial import CHECKED_TOKENS, LEAST_S, LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
@@ -44,9 +45,12 @@ _EPILOG = """\
 arms: a name, or NAME=ALIAS for the same arm once more in a process of its own (agentcompile=again), or
 NAME=ALIAS:SHARE for one that waits longer by a share (agentcompile=slow:0.03); bench compare RESULT --arms X,Y tells
 whether the verdicts on them are right.
+
 llama.cpp: python3 -m venv LLAMA; LLAMA/bin/pip install --no-binary llama-cpp-python llama-cpp-python gguf numpy (a C++
 compiler and some minutes; cmake and ninja come with it), then --llama-python LLAMA/bin/python.
+
 vLLM: any Python that has it, with --vllm-python; it is asked on cuda:0 alone.
+
 exit codes: 4 an output of ours is wrong, or where bounds are held, ours failed or nothing checked it; 5 slower than a
 bound; 7 --minutes ended it before all was found, or a bound has too few undisturbed rounds"""
 
@@ -142,7 +146,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="agentcompile bench",
         description=__doc__,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Paragraphs,
     )
     parser.add_argument("--suite", default="cpu", help=f"{listed}: models, workloads and arms, unless named below")
     parser.add_argument("--model", action="append", help=f"repeatable: {', '.join(MAKERS)}")

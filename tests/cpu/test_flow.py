@@ -47,7 +47,7 @@ def reference(home: Path, model: Path, lock: Path) -> Stepper:
 def test_the_command_line_turns_a_checkpoint_into_a_lock_and_a_finished_run(compiled: Course) -> None:
     assert {plan.phase for plan in read_lock(compiled.lock).plan} == {"decode", "prefill"}
     status = flows.verb(compiled.home, "runs", "status", compiled.run, "--json")
-    assert json.loads(status.out)["status"] == "finished"
+    assert json.loads(status.out)["status"] == "done"
 
 
 def test_a_compiled_lock_holds_in_another_process_without_drift(compiled: Course) -> None:

@@ -33,7 +33,7 @@ def test_sessions_are_found_named_and_opened_beside_runs(tmp_path: Path) -> None
     options = Options(home=str(home))
     page = start_of(options, tmp_path)
     found = {one.name: (one.kind, one.about) for one in page.found if one.kind == "refine"}
-    assert found["20260101-session"] == ("refine", "finished, rmsnorm of sample")
+    assert found["20260101-session"] == ("refine", "done, rmsnorm of sample")
     assert "version" in found["20260102-broken"][1]
     assert start_command(replace(page, chosen=str(path))) == f"agentcompile refine show {path}"
     assert meaning("20260101-session", options.runs) == meaning(str(path), options.runs) == ("refine", path)

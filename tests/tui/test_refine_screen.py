@@ -43,12 +43,12 @@ from test_screens import held
 
 from agentcompile.agents.folder import JOURNAL, SessionFolder
 from agentcompile.agents.journal import Entry, Pruned, Refused
-from agentcompile.agents.sessions import STOPPED as BY_A_PERSON
 from agentcompile.cli import main as cli
 from agentcompile.events import RunFinished, Steered
 from agentcompile.ir.attempt import Written
 from agentcompile.options import resolve
 from agentcompile.runs import session
+from agentcompile.runs.status import STOPPED as BY_A_PERSON
 from tests.unit.refined import CONTRACT
 
 SIZES = ((80, 24), (140, 45))

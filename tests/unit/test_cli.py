@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from reviewed import EVENTS as REVIEWED
 from runs import TARGET, WHOLE
 
 from agentcompile.cli import compiling, looking, running
@@ -18,12 +19,14 @@ from agentcompile.cli import main as cli
 from agentcompile.cli.exits import Stopped, Terminated, guarded
 from agentcompile.cli.flow import Flow
 from agentcompile.cli.render import Format, Screen
+from agentcompile.cli.reviewing import undecided
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import DriftFound, Emit, RunFailed, StageStarted
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
 from agentcompile.runs import session
+from agentcompile.runs.progress import fold
 
 
 def paper(format: Format = "text") -> tuple[Screen, io.StringIO, io.StringIO]:
@@ -65,7 +68,37 @@ def test_compile_in_json_says_where_its_run_lies(home: Path) -> None:
     screen, out, _ = paper("json")
     compiling.compile({"model": "sample"}, resume=False, screen=screen, flow=flow())
     data = json.loads(out.getvalue())
-    assert (data["run"], data["status"]) == (str(run_of(home).path), "finished")
+    assert (data["run"], data["status"]) == (str(run_of(home).path), "done")
+
+
+def test_a_start_that_failed_on_its_arguments_leaves_no_run(home: Path, tmp_path: Path) -> None:
+    wrong = AgentCompileError("no such directory", hint="name another")
+    screen, _, err = paper()
+    for after, error in ((1, wrong), (0, AgentCompileError("no device", exit_code=ExitCode.ENVIRONMENT))):
+        with pytest.raises(AgentCompileError, match=error.message):
+            compiling.compile({"model": "m"}, resume=False, screen=screen, flow=flow(compile=stopping(error, after)))
+    assert session.runs_in(home / "runs") == ()
+    assert "run " not in err.getvalue(), "no folder is named that is gone"
+    for after, error in ((4, wrong), (1, AgentCompileError("full", exit_code=ExitCode.ENVIRONMENT))):
+        with pytest.raises(AgentCompileError):
+            compiling.compile({"model": "m"}, resume=False, screen=screen, flow=flow(compile=stopping(error, after)))
+    assert len(session.runs_in(home / "runs")) == 2, "what was captured, or may be tried again, stays"
+    (tmp_path / "own").mkdir()
+    own = {"model": "m", "run_dir": str(tmp_path / "own")}
+    with pytest.raises(AgentCompileError):
+        compiling.compile(own, resume=False, screen=screen, flow=flow(compile=stopping(wrong, 1)))
+    assert session.RunDirectory.open(tmp_path / "own").state().status == "failed", "its maker reads why"
+
+
+def test_a_compile_that_waits_for_review_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    def reviewed() -> int:
+        raise undecided(fold(REVIEWED), Path("RUN"))
+
+    assert guarded(reviewed) == 7
+    err = capsys.readouterr().err
+    assert err.startswith("review: RUN: ")
+    assert "hint: look with `agentcompile decide RUN`" in err
+    assert "error" not in err
 
 
 def test_compile_without_a_model_says_how(home: Path) -> None:
@@ -225,7 +258,7 @@ def test_runs_are_listed_with_how_they_ended(home: Path) -> None:
         journal.append(StageStarted(stage="capture"))
     screen, out, _ = paper("json")
     assert looking.runs_list({}, screen=screen) == 0
-    assert [row["status"] for row in json.loads(out.getvalue())] == ["finished", "interrupted"]
+    assert [row["status"] for row in json.loads(out.getvalue())] == ["done", "interrupted"]
     screen, out, _ = paper()
     assert looking.runs_status({}, "29990101-killed", screen=screen) == 0
     assert "interrupted, capture, 0 trials" in out.getvalue()
@@ -358,20 +391,3 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     command = f"{sys.executable} -m agentcompile config show --json | head -c 1"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False)
     assert result.stderr == ""
-
-
-def test_compile_writes_the_bundle_beside_the_lock_when_it_is_asked_for(home: Path) -> None:
-    asked: list[tuple[Path, Path]] = []
-
-    def bundles(lock: Path, options: Options, out: Path) -> tuple[int, int]:
-        asked.append((lock, out))
-        return 3, 2048
-
-    screen, _, err = paper()
-    flags = {"model": "m", "out": "x.lock.toml"}
-    assert compiling.compile(flags, resume=False, screen=screen, flow=flow(bundle=bundles), bundle=True) == 0
-    ((lock, out),) = asked
-    assert (lock.name, out.name) == ("x.lock.toml", "x.lock.bundle.tar.xz")
-    assert "3 kernels" in err.getvalue()
-    compiling.compile(flags, resume=False, screen=paper()[0], flow=flow(bundle=bundles))
-    assert len(asked) == 1

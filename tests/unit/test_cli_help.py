@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from agentcompile.cli import main as cli
 from agentcompile.options import SETTINGS
+from tests.newcomer.helps import verbs
 
-VERBS = (
-    "", "compile", "inspect", "advise", "replay", "bundle", "generate", "verify", "explain", "diff", "export", "doctor",
-    "decide", "refine", "refine show", "refine prune", "refine promote", "refine stop", "runs", "runs list",
-    "runs status", "runs pack", "runs unpack", "runs attach", "runs view", "runs stop", "runs rm", "cache ls",
-    "cache prune", "config show",
-)  # fmt: skip
+VERBS = [" ".join(words) for words in verbs(get_command(cli.app))]
 
 
 def shown(verb: str, columns: int) -> str:

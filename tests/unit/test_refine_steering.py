@@ -162,10 +162,10 @@ def test_sessions_are_listed_and_shown_beside_runs(home: Path) -> None:
         begin(server, path)
     screen, out, _ = paper()
     assert looking.runs_list({}, screen=screen) == 0
-    assert "20990101-refined  finished (refine)       3" in out.getvalue()
+    assert "20990101-refined  done (refine)       3" in out.getvalue()
     screen, out, _ = paper()
     assert looking.runs_status({}, path.name, screen=screen) == 0
-    assert "finished, 3 of 3 attempts" in out.getvalue()
+    assert "done, 3 of 3 attempts" in out.getvalue()
     with pytest.raises(AgentCompileError, match="a session of `refine`") as caught:
         looking.named(Options(home=str(home)), path.name)
     assert "refine show" in caught.value.hint

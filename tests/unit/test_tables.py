@@ -64,7 +64,7 @@ def test_a_plan_is_one_line_with_its_interval() -> None:
 def test_a_run_is_one_json_value_without_its_single_trials() -> None:
     state = fold([*WHOLE, TrialFinished(trial=trial(9))])
     data = json.loads(json.dumps(state_json(state)))
-    assert data["status"] == "finished"
+    assert data["status"] == "done"
     assert data["regions"][0]["choice"]["kind"] == KERNEL.kind
     assert data["trials"]["measured"] == 3
 

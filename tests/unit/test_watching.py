@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from agentcompile.control.client import SOCKET
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Event, RunFailed
 from agentcompile.ir.codec import encode
+from agentcompile.ir.search_events import SearchProgress
 from agentcompile.options import Options
 from agentcompile.runs import session
 from agentcompile.runs.session import Journal, RunDirectory
@@ -158,10 +160,60 @@ def test_a_run_of_a_newer_version_is_named_in_the_list_and_hides_no_other(
     screen, out, _ = paper("json")
     assert looking.runs_list({}, screen=screen) == 0
     rows = {Path(row["path"]).name: row for row in json.loads(out.getvalue())}
-    assert rows["recorded"]["status"] == "review"
+    assert rows["recorded"]["status"] == "waiting for review"
     assert rows["newer"]["status"] == "unreadable"
     assert "install the agentcompile that wrote it" in rows["newer"]["hint"]
     for verb in (watching.attach, watching.stop):
         with pytest.raises(AgentCompileError, match="newer") as caught:
             verb({}, "newer", screen=paper()[0])
         assert "install" in caught.value.hint
+
+
+def test_who_watches_an_ended_run_is_told_once_and_gets_its_exit_code(recorded: Callable[..., RunDirectory]) -> None:
+    run = recorded(*runs.WHOLE)
+    screen, out, _ = paper()
+    assert watching.watch({}, "", once=False, screen=screen) == 0
+    assert out.getvalue() == "done; 2 of 10 trials; best step 100 µs\n"
+    screen, out, _ = paper("json")
+    assert watching.watch({}, "recorded", once=True, screen=screen) == 0
+    (line,) = out.getvalue().splitlines()
+    told = json.loads(line)
+    assert (told["run"], told["status"], told["step_ns"]) == (str(run.path), "done", 100_000)
+
+
+def test_who_watches_sees_each_change_while_the_run_goes_on(home: Path) -> None:
+    run = RunDirectory.create(home / "runs" / "live", encode(Options(model="sample")))
+    pace = SearchProgress(elapsed_s=100, budget_s=900, candidates=7, step_ns=3_000_000, rounds=40, disturbed=0.5)
+    later = [(runs.WHOLE[7], pace), (), (runs.WHOLE[11], runs.WHOLE[14], runs.WHOLE[18])]
+    screen, out, _ = paper()
+    with ExitStack() as stack:
+        journal = stack.enter_context(Journal(run))
+        for event in runs.WHOLE[:4]:
+            journal.append(event)
+
+        def sleep(_: float) -> None:
+            for event in later.pop(0):
+                journal.append(event)
+            if not later:
+                stack.close()
+
+        assert watching.watch({}, "live", once=False, screen=screen, sleep=sleep, clock=lambda: 0.0) == 0
+    assert out.getvalue().splitlines() == [
+        "running; 0 of 10 trials",
+        "running, search; 0 of 10 trials; best step about 3 ms; 800 s left; machine busy: 50% of the rounds disturbed",
+        "done; 0 of 10 trials; best step 100 µs; machine busy: 50% of the rounds disturbed",
+    ]
+
+
+def test_an_interrupt_leaves_the_run_alone(home: Path) -> None:
+    run = RunDirectory.create(home / "runs" / "live", encode(Options(model="sample")))
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    screen, _, err = paper()
+    with Journal(run):
+        assert watching.watch({}, "live", once=False, screen=screen, sleep=interrupted) == 130
+        assert run.alive()
+    assert "the run goes on" in err.getvalue()
+    assert "error" not in err.getvalue()

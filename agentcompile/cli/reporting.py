@@ -1,0 +1,88 @@
+"""The verb `report`: a run as one HTML page, with its plots, tables, sources and advice."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from agentcompile.cli.advising import consulted, said
+from agentcompile.cli.looking import chosen, fastest_first, trial_row, why
+from agentcompile.cli.render import Screen
+from agentcompile.control.sources import source_text
+from agentcompile.events import SearchProgress
+from agentcompile.interchange.page import RegionPart, Report, Source, page
+from agentcompile.ir.trial import Kernel
+from agentcompile.options import resolve
+from agentcompile.runs import progress, session
+from agentcompile.runs.status import status_of
+from agentcompile.runs.tables import Table, amount
+
+ENDING = ".report.html"
+TRIAL_HEADS = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
+
+
+def report(flags: Mapping[str, object], name: str, out: Path | None, *, screen: Screen) -> int:
+    """Write one run to `out`, or to a file with the run's name in the current folder.
+
+    Raises:
+        AgentCompileError: there is no such run (usage), or the file cannot be written (environment).
+    """  # noqa: DOC501
+    run = chosen(resolve(flags).options, name)
+    file = out or Path(run.path.resolve().name + ENDING)
+    data = page(report_of(run)).encode()
+    try:
+        session.write_atomically(file, data)
+    except OSError as error:
+        raise session.environment_error(error, file) from error
+    screen.text(f"{file}: {amount(len(data))}")
+    screen.json({"run": str(run.path), "file": str(file), "bytes": len(data)})
+    return 0
+
+
+def report_of(run: session.RunDirectory) -> Report:
+    """Return what the page of a run is made of."""
+    state, steps = progress.State(), list[tuple[float, float]]()
+    for event in run.events():
+        state = progress.apply(state, event)
+        if isinstance(event, SearchProgress) and event.step_ns:
+            steps.append((event.elapsed_s, float(event.step_ns)))
+    options = run.options()
+    settings = sorted(options.items()) if isinstance(options, dict) else []
+    return Report(
+        name=run.path.resolve().name,
+        status=status_of(state, alive=run.alive()),
+        state=state,
+        options=[(key.replace("_", "-"), str(value)) for key, value in settings],
+        steps=steps,
+        parts=[_part(run, state, row) for row in sorted(state.rows, key=lambda row: (-row.share, row.name))],
+    )
+
+
+def _part(run: session.RunDirectory, state: progress.State, row: progress.RegionProgress) -> RegionPart:
+    timed = [trial for trial in state.trials if trial.candidate.region == row.region]
+    told = Screen(out=io.StringIO(), err=io.StringIO())
+    if row.advice is not None:
+        said(row, row.advice, told)
+    consulted(row, told)
+    for missed in state.unadvised:
+        if row.advice is None and row.region in missed.regions:
+            told.text(f"no advice: {missed.reason}")
+    trials = [trial_row(trial) for trial in sorted(timed, key=fastest_first)]
+    assert isinstance(told.out, io.StringIO)
+    return RegionPart(
+        row=row,
+        why=why(row),
+        advice=told.out.getvalue(),
+        trials=Table(heads=TRIAL_HEADS, rows=trials, right=(2, 3, 4, 5)),
+        timed=timed,
+        sources=list(_sources(run, state, row)),
+    )
+
+
+def _sources(run: session.RunDirectory, state: progress.State, row: progress.RegionProgress) -> Iterator[Source]:
+    """Yield the sources of the kernels that were chosen for a region, in the plans or alone."""
+    choices = [part.choice for plan in state.final for part in plan.parts if part.region == row.region]
+    kernels = [one for one in (*choices, row.choice) if isinstance(one, Kernel)]
+    for digest, kernel in {one.source: one for one in kernels}.items():
+        yield Source(label=kernel.candidate.label, digest=digest, text=source_text(run, digest))
