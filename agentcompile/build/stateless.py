@@ -10,6 +10,7 @@ Files are read as ELF (System V gABI, 64 bits, little endian), the format of hos
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 from collections.abc import Iterable, Iterator
@@ -26,7 +27,7 @@ _MATHEMATICS = (
     "scalbl?n|ilogb|nextafter|nexttoward|copysign|is(?:nan|inf|finite)"
 )
 _HARMLESS = re.compile(
-    rf"mem(?:cpy|move|set|cmp)|(?:__)?(?:{_MATHEMATICS})[fl]?(?:_finite)?|_ZGV\w+|_GLOBAL_OFFSET_TABLE_"
+    rf"(?:__)?mem(?:cpy|move|set|cmp)(?:_chk)?|(?:__)?(?:{_MATHEMATICS})[fl]?(?:_finite)?|_ZGV\w+|_GLOBAL_OFFSET_TABLE_"
     r"|__(?:extend|trunc|fix|fixuns|float|floatun|mul|div|udiv|mod|umod|add|sub|neg|pow|popcount|clz|ctz|bswap|"
     r"cmp|eq|ne|lt|le|gt|ge|unord)\w*[dsthx][fidc]\w*|__stack_chk_fail|_ZSt\d+__(?:throw_|glibcxx_assert_fail)\w+"
 )
@@ -117,14 +118,29 @@ def _identifiers(name: str) -> Iterator[str]:
 
 
 def _is_constant(name: str, text: str) -> bool:
-    """Return whether every declaration of the data `name` in `text` begins as that of a constant; strings are."""
+    """Return whether `text` declares the data `name` constant somewhere, and nowhere as a variable; strings are.
+
+    A mangled name of a template's data holds the names of its arguments too, so each is looked up.
+    """
     if name.startswith("$str"):
         return True
-    plain = re.escape(_plain(name))
-    # A variable is its type and name, then `=`, `[`, `{`, `,` or `;`; what is before it says whether it is constant.
-    found = re.findall(rf"(?:^|[;{{}}])([^;{{}}()]*?[\w>*&\],]\s+[*&]?){plain}\s*(?:\[[^\]]*\]\s*)*[=;{{,]", text)
-    declared = [before for before in found if re.search(r"\b(?:return|goto|using|case)\b", before) is None]
-    return bool(declared) and all(re.search(r"\b(?:constexpr|const)\b", before) for before in declared)
+    names = set(_identifiers(name)) if name.startswith("_Z") else {name}
+    statements = [statement for one in names for statement in _declared(one, _bare(text))]
+    constant = [re.search(r"\b(?:constexpr|const)\b", statement) is not None for statement in statements]
+    variable = [re.search(r"\b(?:static|__device__|__managed__)\s", statement) is not None for statement in statements]
+    return any(constant) and not any(own and not fixed for own, fixed in zip(variable, constant, strict=True))
+
+
+def _declared(name: str, text: str) -> Iterator[str]:
+    """Yield what stands before `name` in each statement that may declare it; it goes on with one of ``= [ { , ;``."""
+    for match in re.finditer(rf"\b{re.escape(name)}\b\s*[=\[{{,;](?!=)", text):
+        yield text[max(text.rfind(mark, 0, match.start()) for mark in ";{}") + 1 : match.start()]
+
+
+@functools.lru_cache(maxsize=8)
+def _bare(text: str) -> str:
+    """Return a text without its comments and the compiler's directives."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/|^[ \t]*#[^\n]*", " ", text, flags=re.DOTALL | re.MULTILINE)
 
 
 def _read(image: bytes) -> tuple[list[_Section], list[_Symbol]]:

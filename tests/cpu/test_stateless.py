@@ -12,6 +12,8 @@ from agentcompile.build.nvrtc import Cubin, compile_cubin
 from agentcompile.build.stateless import state_of_cubin, state_of_object
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import BuildFailed
+from agentcompile.runtime.device_sampling import sampler_source
+from agentcompile.runtime.device_step import advance_source
 from agentcompile.system.store import Store
 from tests.cpu import jobs
 
@@ -93,6 +95,21 @@ def test_what_only_computes_is_built(tmp_path: Path, name: str) -> None:
     assert isinstance(built(tmp_path, *PURE[name]), Binary)
 
 
+def test_copies_that_a_distribution_fortifies_are_built(tmp_path: Path) -> None:
+    body = f"{RIGHT} char held[64]; if (rank > 9) {{ memcpy(held, a.x, rank); memcpy(a.y, held, rank); }}"
+    source = replace(jobs.source(body), flags=("-D_FORTIFY_SOURCE=2", "-fstack-protector-all"))
+    assert isinstance(compile(source, Store(tmp_path), toolchain=find_toolchain(), limit_s=60), Binary)
+
+
+@pytest.mark.parametrize(
+    "source", [advance_source("sm_90a"), sampler_source(300, "bf16", "sm_90a")], ids=["advance", "sample"]
+)
+def test_kernels_of_the_runtime_keep_nothing(source: Source) -> None:
+    made = compile_cubin(source.text, source.flags)
+    assert isinstance(made, Cubin)
+    assert state_of_cubin(made.image, source.text) == ()
+
+
 def test_a_binary_of_a_test_is_not_found_by_a_build(tmp_path: Path) -> None:
     body, before, _ = KEEPS["a counter of the file"]
     source = jobs.source(body, before=before)
@@ -106,6 +123,11 @@ ON_DEVICE = {
     "a counter": ("__device__ int launched;\n", "if (atomicAdd(&launched, 1) > 9) a[0] = 1;", "keeps `launched`"),
     "one in the function": ("", "static int times = 3; if (++times > 9) a[0] = 1;", "keeps `times`"),
     "one in a namespace": ("namespace far { int away = 3; }\n", "if (++far::away > 9) a[0] = 1;", "keeps `away`"),
+    "one that shares a constant's name": (
+        "template <int N> int of() { static int scale = N; return ++scale; }\n",
+        "a[1] = of<3>();",
+        "keeps `scale`",
+    ),
     "the device's heap": ("", "if (a[3] > 0) a[0] = *(float*)malloc(4);", "calls `malloc`"),
     "text that is printed": ("", 'if (a[3] > 0) printf("%d", 3);', "calls `vprintf`"),
     "nothing": ("", "__shared__ float held[8]; held[threadIdx.x & 7] = a[1]; a[2] = held[3];", ""),

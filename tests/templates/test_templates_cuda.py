@@ -8,6 +8,7 @@ import zlib
 import pytest
 
 from agentcompile.build.nvrtc import Cubin, compile_cubin, nearest
+from agentcompile.build.stateless import state_of_cubin
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import most_shared_bytes
@@ -56,6 +57,7 @@ def built(template: Template, made: Region, params: Params, arch: str) -> tuple[
     assert source.text == specialise(template, made, params, gpu(arch)).text
     code = cubin(source)
     assert isinstance(code, Cubin), code
+    assert state_of_cubin(code.image, source.text) == ()
     return source, code
 
 
