@@ -120,8 +120,18 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
             try:
                 socket.send_fds(source, [json.dumps(job).encode()], files)
                 self.pid = int(source.recv(64))
+            except (OSError, ValueError):  # it could not import what it forks with: this environment is another
+                _sources.pop(_key(whole)).close()
+                self.pid = 0
             finally:
                 _adopting(False)
+        if self.pid == 0:
+            super()._execute_child(  # type: ignore[misc]
+                args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, p2cread,
+                p2cwrite, c2pread, c2pwrite, errread, errwrite, restore_signals, gid, gids, uid, umask,
+                start_new_session, process_group,
+            )  # fmt: skip
+            return
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
 
