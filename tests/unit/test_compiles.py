@@ -234,15 +234,18 @@ def test_a_file_that_is_no_result_is_refused(tmp_path: Path, content: bytes, wor
         read_compiles(tmp_path / "none.json")
 
 
+SAMPLE = str(Path(__file__).resolve().parents[2] / "bench/models/sample")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["m", "--strategies", "halving", "--jobs", "2"], "--jobs"),
         (["m", "--strategies", "halving", "--arms", "none"], "--arms"),
-        (["m", "--strategies", "halvin"], "no strategy"),
-        (["m", "--strategies", "halving", "--seeds", "0"], "--seeds"),
+        ([SAMPLE, "--strategies", "halvin"], "no strategy"),
+        ([SAMPLE, "--strategies", "halving", "--seeds", "0"], "--seeds"),
         (["m", "--seconds", "5"], "--seconds"),
-        (["/nowhere/at/all", "--strategies", "halving"], "no checkpoint"),
+        (["/nowhere/at/all", "--strategies", "halving"], "no such directory"),
         (["--space", "x.json", "--seconds", "5"], "--seconds"),
     ],
 )
