@@ -19,7 +19,7 @@ import pytest
 
 from tests import begun
 
-TIMED = {"course", "moved"}
+TIMED = {"course", "moved", "gone_on"}
 """Fixtures that search with a clock: beside other work they would measure again and again what that disturbed."""
 
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -33,6 +33,7 @@ SYSTEM = ("hang", "slow", "killed", "memory")
 
 def gate(home: Path, made: flows.Planted, judge: Feeder, events: list[Event], *folders: Path) -> WholeModelGate:
     here = this_machine(flows.options(home, made.model.captured.checkpoint, CONTEXT))
+    here = replace(here, toolchain=replace(here.toolchain, keeps_state=True))  # some of these call the system
     found = catalog.load([catalog.default_root(), *folders], kinds=kinds(), layouts=LAYOUTS)
     return WholeModelGate(
         here=here,

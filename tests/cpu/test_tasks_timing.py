@@ -66,7 +66,7 @@ def test_a_contract_has_the_text_the_ports_and_a_manifest_and_tells_no_seed(tmp_
     assert any("other extents" in text for text in found["preconditions"])
     assert found["floor"] > 0
     assert "seed" not in json.dumps(encode({name: found[name] for name in found if name != "definition"}))
-    assert found["tolerance"]["ratio"] == {"out0": 32.0, "out2": 32.0}
+    assert found["tolerance"]["k"] == {"out0": 32.0, "out2": 32.0}
 
 
 def test_another_text_is_another_region(task: LoadedTask, tmp_path: Path) -> None:
