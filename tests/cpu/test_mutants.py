@@ -27,6 +27,7 @@ from agentcompile.materialize import specialise
 from agentcompile.space import Space
 from agentcompile.system.probe import probe
 from agentcompile.system.store import Store
+from tests.cpu import jobs
 from tests.templates.shapes import Extents, region
 from tests.templates.suite import CATALOG
 
@@ -186,7 +187,7 @@ def test_a_constant_that_no_instruction_reads_makes_no_other_kernel(
             workspaces=(),
             flags=("--gpu-architecture=sm_90a",),
         )
-        built = compile(source, store, toolchain=find_toolchain(), limit_s=60)
+        built = compile(source, store, toolchain=jobs.toolchain(), limit_s=60)
         assert isinstance(built, Binary), built
         return code_digest(Path(built.path).read_bytes())
 
