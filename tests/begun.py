@@ -102,38 +102,39 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         plain = executable is preexec_fn is gid is gids is uid is None
         whole = {**os.environ} if env is None else {os.fsdecode(name): os.fsdecode(text) for name, text in env.items()}
         words = [os.fsdecode(word) for word in args] if isinstance(args, Sequence) and not isinstance(args, str) else []
-        if not (usual and plain and forked(words, whole) and (cwd is None or Path(cwd).is_dir())):
+        pid = 0
+        if usual and plain and forked(words, whole) and (cwd is None or Path(cwd).is_dir()):
+            job = {
+                "words": words[1:], "env": whole, "cwd": str(Path(cwd or "").absolute()),
+                "session": start_new_session, "parent": os.getpid(),
+            }  # fmt: skip
+            pid = _fork(job, [one if one != -1 else own for own, one in enumerate((p2cread, c2pwrite, errwrite))])
+        if not pid:
             super()._execute_child(  # type: ignore[misc]
                 args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, p2cread,
                 p2cwrite, c2pread, c2pwrite, errread, errwrite, restore_signals, gid, gids, uid, umask,
                 start_new_session, process_group,
             )  # fmt: skip
             return
-        job = {
-            "words": words[1:], "env": whole, "cwd": str(Path(cwd or "").absolute()),
-            "session": start_new_session, "parent": os.getpid(),
-        }  # fmt: skip
-        files = [one if one != -1 else own for own, one in enumerate((p2cread, c2pwrite, errwrite))]
-        with _lock:
-            source = _source(whole)
-            _adopting(True)
-            try:
-                socket.send_fds(source, [json.dumps(job).encode()], files)
-                self.pid = int(source.recv(64))
-            except (OSError, ValueError):  # it could not import what it forks with: this environment is another
-                _sources.pop(_key(whole)).close()
-                self.pid = 0
-            finally:
-                _adopting(False)
-        if self.pid == 0:
-            super()._execute_child(  # type: ignore[misc]
-                args, executable, preexec_fn, close_fds, pass_fds, cwd, env, startupinfo, creationflags, shell, p2cread,
-                p2cwrite, c2pread, c2pwrite, errread, errwrite, restore_signals, gid, gids, uid, umask,
-                start_new_session, process_group,
-            )  # fmt: skip
-            return
+        self.pid = pid
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
+
+
+def _fork(job: dict[str, Any], files: list[int]) -> int:
+    """Fork a process for a job with these standard streams; return its number, 0 where none can be forked."""
+    env = job["env"]
+    with _lock:
+        source = _source(env)
+        _adopting(True)
+        try:
+            socket.send_fds(source, [json.dumps(job).encode()], files)
+            return int(source.recv(64))
+        except (OSError, ValueError):  # it could not import what it forks with: this environment is another
+            _sources.pop(_key(env)).close()
+            return 0
+        finally:
+            _adopting(False)
 
 
 def forked(words: Sequence[str], env: Mapping[str, str]) -> bool:
@@ -255,11 +256,9 @@ def _called(switch: str, name: str, *rest: str, cwd: str) -> None:
 
 def main() -> None:
     """Import, and fork until the socket at descriptor 0 ends."""
-    control = socket.socket(fileno=os.dup(0))
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from agentcompile.worker.zygote import control_socket
+
+    control = control_socket()
     for name in IMPORTED:
         importlib.import_module(name)
     gc.collect()

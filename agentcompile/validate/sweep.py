@@ -66,8 +66,7 @@ class Sweeper:
             return 0
         extent = min(int(rows.shape[0]) for *_, rows in found)
         rng, count = generator(self._seed, "rows"), min(extent, _ROWS)
-        begins = torch.arange(count + 1) * extent // count
-        places = begins[:-1] + (torch.rand(count, generator=rng) * (begins[1:] - begins[:-1])).long()
+        places = _from_each_part(extent, count, rng)
         order = places[torch.randperm(count, generator=rng)]
         ids = self.rig.buffer(index)
         for begin in range(0, count, _TOGETHER):
@@ -77,10 +76,7 @@ class Sweeper:
                 ids.fill_(row)
                 results.append(self._launched(at, f"row {row}"))
             for name, _, rows in found:
-                made = torch.stack([result[name].view(-1) for result in results])
-                wrong = (made != rows[some].view(len(some), -1)).any(-1)
-                first = int(some[wrong.to(torch.uint8).argmax()])
-                self.tally.claim("rows", not bool(wrong.any()), f"{name} of row {first} is another's, or none")
+                self._copied(name, torch.stack([result[name].view(-1) for result in results]), rows, some)
         count += self._other_rows(found, ids, order)
         self.rig.load({index: ids.clone()})
         self._ended("all rows")
@@ -99,14 +95,18 @@ class Sweeper:
                 for name, _, rows in found:
                     made[name][at].copy_(self.rig.buffer(name).view(rows.shape[1:]))
             for name, _, rows in found:
-                wrong = (made[name][: len(some)] != rows[some]).flatten(1).any(-1)
-                first = int(some[wrong.to(torch.uint8).argmax()])
-                self.tally.claim("rows", not bool(wrong.any()), f"{name} of row {first} is another's, or none")
+                self._copied(name, made[name][: len(some)], rows, some)
             count += len(some)
             self.tools.beat()
             if spent.share > 1.0:
                 break
         return count
+
+    def _copied(self, name: str, made: Tensor, rows: Tensor, some: Tensor) -> None:
+        """Claim that the results of a port, one for each of `some` rows, are these rows of its table."""
+        wrong = (made.flatten(1) != rows[some].flatten(1)).any(-1)
+        first = int(some[wrong.to(torch.uint8).argmax()])
+        self.tally.claim("rows", not bool(wrong.any()), f"{name} of row {first} is another's, or none")
 
     def _made(self, node: Node) -> list[tuple[str, str]]:
         return [(name, use.value) for name, use in self.region.body.outputs if use.value == node.outputs[0]]
@@ -188,8 +188,7 @@ class Sweeper:
         if x.numel() != chooser.hidden or w.shape[0] < 2:
             return 0
         rng, least = generator(self._seed, "choices"), min(w.shape[0], max(_LEAST, _MULTIPLIED // w.numel()))
-        begins = torch.arange(least + 1) * w.shape[0] // least
-        rows = begins[:-1] + (torch.rand(least, generator=rng) * (begins[1:] - begins[:-1])).long()
+        rows = _from_each_part(w.shape[0], least, rng)
         gain = self.parameters[chooser.gain].float() + chooser.offset if chooser.gain else torch.ones(chooser.hidden)
         wide = w.float()
         order = torch.cat((rows, _others(w.shape[0], rows, rng)))
@@ -217,6 +216,12 @@ class Sweeper:
         self.rig.load({chooser.x: x.clone()})
         self._ended("all choices")
         return count
+
+
+def _from_each_part(extent: int, count: int, rng: torch.Generator) -> Tensor:
+    """Return one row of each of `count` equal parts of a table of `extent` rows, int64, in their order."""
+    begins = torch.arange(count + 1) * extent // count
+    return begins[:-1] + (torch.rand(count, generator=rng) * (begins[1:] - begins[:-1])).long()
 
 
 def _others(extent: int, seen: Tensor, rng: torch.Generator) -> Tensor:

@@ -115,13 +115,19 @@ def _broken(why: str) -> AgentCompileError:
     )
 
 
-def main() -> None:
-    """Run the zygote: descriptor 0 is the socket to the parent. The process exits when that ends."""
+def control_socket() -> socket.socket:
+    """Return the socket to the parent, which descriptor 0 is; from now on that is empty, and Ctrl-C is the parent's."""
     control = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return control
+
+
+def main() -> None:
+    """Run the zygote: descriptor 0 is the socket to the parent. The process exits when that ends."""
+    control = control_socket()
     for name in _PRELOAD:
         importlib.import_module(name)
     while True:
