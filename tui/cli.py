@@ -28,7 +28,7 @@ USAGE = "agentcompile tui [MODEL | RUN | LOCK]"
 _SIGNALLED = 128
 """Exit codes from here on are of signals."""
 _LAST_LOOK_S = 0.3
-"""How long a run is read on before its state is told for the last time."""
+"""How long a run is read on before its state is shown for the last time."""
 THEMES = ("dark", "light", "ansi", "contrast")
 _FLAGS = (
     "target", "context", "batch", "threads", "advisor", "strategy", "budget", "seconds", "seed", "out", "templates",

@@ -24,7 +24,7 @@ FEW_TIMES = 3
 _FAR = 4.0
 """Of the slowest median: how far the axis of latencies reaches at most."""
 _STEP = ""
-"""The region of what is told of the whole step."""
+"""The name under which events of the whole step are kept."""
 
 
 def _region(one: Reached) -> str:

@@ -90,7 +90,7 @@ def advise(
     run: Annotated[
         str,
         typer.Option(
-            "--run", metavar="RUN", help="A run whose trials the adviser is told of.", autocompletion=completing.runs
+            "--run", metavar="RUN", help="A run whose trials the adviser sees.", autocompletion=completing.runs
         ),
     ] = "",
     show_prompt: Annotated[bool, typer.Option("--show-prompt", help="Show what would be asked; ask nobody.")] = False,

@@ -32,7 +32,7 @@ def run() -> RunDirectory:
 
 
 def offered(*words: str) -> list[str]:
-    """What bash is told for the last word, by the whole command line in this process."""
+    """What bash gets for the last word, from the whole command line in this process."""
     code = (
         "import json, sys; from agentcompile.cli.main import main; code = main();"
         f"heavy = sorted({{name.partition('.')[0] for name in sys.modules}} & {HEAVY!r});"
