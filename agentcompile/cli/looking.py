@@ -70,8 +70,7 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
                 screen.text(f"no advice: {missed.reason}")
         if (decision := state.decisions.get(row.region)) is not None:
             screen.text(f"{_BY_USER[decision.word]}{f': {decision.reason}' if decision.reason else ''}")
-        heads = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
-        screen.table(Table(heads=heads, rows=[trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
+        screen.table(Table(heads=TRIAL_HEADS, rows=[trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
         for trial in _newest(trials):
             if reason := why_lost(state, trial, reports):
                 lost[trial.candidate.id] = reason
@@ -128,6 +127,10 @@ def fastest_first(trial: Trial) -> tuple[int, float]:
     if isinstance(verdict, Measured):
         return (0 if trial.fidelity == "confirm" else 1, -verdict.measurement.log_ratio)
     return (2, 0.0)
+
+
+TRIAL_HEADS = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
+"""The heads of a table of trials, of which `trial_row` makes the rows."""
 
 
 def trial_row(trial: Trial) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agentcompile.cli.advising import consulted, said
-from agentcompile.cli.looking import chosen, fastest_first, trial_row, why
+from agentcompile.cli.looking import TRIAL_HEADS, chosen, fastest_first, trial_row, why
 from agentcompile.cli.render import Screen
 from agentcompile.control.sources import source_text
 from agentcompile.events import SearchProgress
@@ -19,7 +19,6 @@ from agentcompile.runs.status import status_of
 from agentcompile.runs.tables import Table, amount
 
 ENDING = ".report.html"
-TRIAL_HEADS = ("candidate", "verdict", "time", "ratio", "±", "error", "what was found")
 
 
 def report(flags: Mapping[str, object], name: str, out: Path | None, *, screen: Screen) -> int:
