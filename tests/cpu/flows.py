@@ -71,14 +71,17 @@ class Ended:
         """What `--events jsonl` printed."""
         return [json.loads(line) for line in self.out.splitlines()]
 
-    def refuses(self, code: int, *words: str) -> None:
-        """It ended as a clear error does: its exit code, one message with these words, a hint, no traceback."""
+    def refuses(self, code: int, *words: str, label: str = "error") -> None:
+        """It ended as a clear error does: its exit code, one message with these words, a hint, no traceback.
+
+        `label` begins the message: ``review`` for a run that waits for a person, where nothing is wrong.
+        """
         said = self.out + self.err
         assert self.code == code, f"exit {self.code}, not {code}: {said}"
         assert "Traceback" not in said, said
         assert "internal error" not in said, said
         lines = self.err.splitlines()
-        message = next((line for line in lines if line.startswith("error: ")), "")
+        message = next((line for line in lines if line.startswith(f"{label}: ")), "")
         assert message, said
         assert any(line.startswith("hint: ") and len(line) > len("hint: ") for line in lines), said
         for word in words:

@@ -144,7 +144,7 @@ def test_what_constraints_name_is_known_of_every_region(reviewed: Reviewed) -> N
 
 def _waits(reviewed: Reviewed) -> None:
     """A lock waits until everything is decided."""
-    reviewed.resume().refuses(7, "wait for review", str(reviewed.run.path))
+    reviewed.resume().refuses(7, "wait for review", str(reviewed.run.path), label="review")
     assert not reviewed.lock.exists()
 
 
@@ -187,7 +187,7 @@ def _is_taken_back(reviewed: Reviewed) -> None:
     """A decision that is taken back leaves the lock as it was."""
     before = reviewed.lock.read_bytes()
     reviewed.decide("--undo")
-    reviewed.resume().refuses(7, "wait for review")
+    reviewed.resume().refuses(7, "wait for review", label="review")
     assert reviewed.lock.read_bytes() == before
     assert replace(reviewed.state, ruled=()).final == reviewed.state.plans
 
