@@ -227,6 +227,7 @@ def test_a_lock_that_cannot_be_written_is_refused_before_the_search(
 
 
 def test_a_run_directory_that_holds_a_run_is_not_written_over(compile: Compile, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()  # a folder that was there keeps even a run that never began
     compile(tmp_path / "nowhere").refuses(2)
     before = (tmp_path / "run/events.jsonl").read_bytes()
     compile(tmp_path / "nowhere").refuses(2, str(tmp_path / "run"), "--resume")
