@@ -40,8 +40,8 @@ class Backend(Protocol):
     """The context lengths, in tokens, at which one decode plan of a single sequence ends and the next begins."""
     serves_batches: bool
     """Whether the device runs decode steps of several sequences."""
-    prompt_kernels: bool
-    """Whether prefill runs kernels made from templates, which are searched and timed like those of decode steps."""
+    any_chunk: bool
+    """Whether a prefill kernel is given the number of tokens of its chunk; else it is made for one number of them."""
     queued: bool
     """Whether steps are queued: a kernel advances the position, and PyTorch between kernels needs no round trip."""
     own_memory: bool

@@ -1,4 +1,4 @@
-"""The CPU backend: kernels in C++, one sequence at a time, prefill in PyTorch."""
+"""The CPU backend: kernels in C++, one sequence at a time, prefill in chunks of any length."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Cpu(Backend):
     step = StepRules(passes=1, least_share=0.02, claim=0.005, rounds=5, whole_space=False)
     context_ends = ()  # a kernel splits the context by itself
     serves_batches = False
-    prompt_kernels = False
+    any_chunk = True
     queued = False
     own_memory = False
     tuned_defaults = False

@@ -22,7 +22,7 @@ class _Cuda(Backend):
     step = StepRules(passes=3, least_share=0.0, claim=0.001, rounds=10, whole_space=True)
     context_ends = (512, 2048, 8192)  # what is best for a short context leaves most of a GPU idle at a long one
     serves_batches = True
-    prompt_kernels = True
+    any_chunk = False
     queued = True
     own_memory = True
     tuned_defaults = True

@@ -16,7 +16,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.expr import ExprError, free_names, parse
 from agentcompile.ir.kind import KindFacts
 from agentcompile.ir.scope import ISA, names_of
-from agentcompile.ir.template import Launch, Param, Template
+from agentcompile.ir.template import COUNT, Launch, Param, Template
 
 MAX_POINTS = 65_536
 """The most points that the domains of one template may span before constraints; no search sees more."""
@@ -209,7 +209,7 @@ def _workspaces(template: Template, beside: Beside) -> Iterator[Fault]:
         key = f"workspaces[{index}]"
         if not _LOWER.fullmatch(space.name) or space.name in RESERVED:
             yield Fault(key=f"{key}.name", text=f'"{space.name}" is no lower-case name', hint="name it like partial")
-        if names.count(space.name) > 1 or space.name in beside.families:
+        if names.count(space.name) > 1 or space.name in (COUNT, *beside.families):
             yield Fault(key=f"{key}.name", text=f'"{space.name}" is taken', hint="ports have names too; choose another")
         if space.name not in passed:
             text = f'"{space.name}" is an argument of no launch'
@@ -307,8 +307,10 @@ def _not_passed(name: str, launch: Launch, key: str) -> Fault:
 
 
 def _arguments(template: Template, beside: Beside, key: str, arguments: tuple[str, ...]) -> Iterator[Fault]:
-    params = [] if template.language == "cpp" else [param.name for param in template.params]
+    params = [COUNT] if template.language == "cpp" else [param.name for param in template.params]
     allowed = [*beside.families, *(space.name for space in template.workspaces), *params]
+    if COUNT in arguments and template.phases != ("prefill",):
+        yield Fault(key=key, text=f'"{COUNT}" in a template of decode steps', hint='set phases = ["prefill"]')
     for name in arguments:
         if name not in allowed:
             text = f'"{name}" is neither a port nor a workspace'

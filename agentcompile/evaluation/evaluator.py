@@ -17,6 +17,7 @@ from agentcompile.backends import backend_of
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.control.steering import Steering
+from agentcompile.evaluation.chunk import at_length, lengths
 from agentcompile.evaluation.feeder import feed
 from agentcompile.evaluation.jobs import (
     Baseline,
@@ -181,7 +182,8 @@ class WorkerEvaluator:
             self._pool.worker(slot).ask(request, limit_s=limits.build_s + limits.start_s)
             return
         validate = p.Validate(
-            region=replace(job.region, sites=()),
+            region=at_length(job.region),
+            lengths=lengths(job.region) if depth == "accept" else (),
             implementation=implementation(job, work.binary),
             seed=self._seed,
             repeats=self._repeats if depth == "search" else ACCEPT_REPEATS,
@@ -226,7 +228,7 @@ class WorkerEvaluator:
 
         def request(live: Sequence[int]) -> p.Time:
             return p.Time(
-                region=replace(region, sites=()),
+                region=at_length(region),
                 arms=tuple(arm_of(arms[i]) for i in live),
                 rounds=rounds,
                 residency=residency,

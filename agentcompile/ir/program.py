@@ -10,8 +10,14 @@ from agentcompile.ir.graph import ITEM_BYTES, Dim, DType, Phase, concrete
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Launch, Params
 
-BufferRole = Literal["token", "position", "row", "weight", "state", "constant", "activation", "workspace"]
-"""A buffer's purpose; `row` holds the index of the token of a chunk whose logits are computed."""
+CHUNK = 256
+"""Tokens of a prefill chunk for which kernels are made and measured: long enough that its matrix products are compute
+bound, short enough to stay in cache."""
+BufferRole = Literal["token", "position", "row", "count", "weight", "state", "constant", "activation", "workspace"]
+"""A buffer's purpose.
+
+`row` holds the index of the token of a chunk whose logits are computed, `count` the number of tokens of the chunk.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,11 @@ Language = Literal["cuda", "triton", "cpp", "library"]
 Accumulation = Literal["float32", "float64", "bf16x2", "library"]
 """Precision of a kernel's sums: `bf16x2` is float32 sums of products whose operands are two bf16 numbers each."""
 ParamValue = int | str
+COUNT = "count"
+"""The argument of a C++ launch that points to the number of tokens of the chunk, one int64, from 1 to `tokens`.
+
+A kernel that has it serves every chunk: all ports are dense for that many tokens, whatever extents it was made with.
+"""
 QUOTED_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]*)"[^\n]*$', re.MULTILINE)
 """An include of a shared text (group 1), inlined once, in Python a comment; angle includes stay for the compiler."""
 
@@ -46,8 +51,8 @@ class Workspace:
 class Launch:
     """One kernel launch; on CPU every thread calls `entry(args, rank, size)` and a barrier follows.
 
-    `arguments` are port families, workspace names or params; the geometry strings are expressions and are read on CUDA
-    alone.
+    `arguments` are port families, workspace names, params or `COUNT`; the geometry strings are expressions and are read
+    on CUDA alone.
     """
 
     entry: str
@@ -120,6 +125,11 @@ class Template:
     def defaults(self) -> Params:
         """The configuration with every parameter at its default."""
         return tuple((param.name, param.default) for param in self.params)
+
+    @property
+    def any_chunk(self) -> bool:
+        """Whether its kernels serve chunks of every length, because each launch is given the number of tokens."""
+        return bool(self.launches) and all(COUNT in launch.arguments for launch in self.launches)
 
     def layout(self, family: str) -> str:
         """Return the layout that this template wants for a port family."""

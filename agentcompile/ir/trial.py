@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from agentcompile.ir.graph import Phase
@@ -52,6 +52,16 @@ class NumericReport:
     def ok(self) -> bool:
         """Whether every check passed."""
         return all(check.ok for check in self.checks)
+
+    def and_of(self, other: NumericReport, where: str) -> NumericReport:
+        """Return this report with the failed checks of `other`, of the same candidate at another length, `where`."""
+        wrong = [replace(check, detail=f"{where}: {check.detail}") for check in other.checks if not check.ok]
+        return NumericReport(
+            checks=(*(check for check in self.checks if check.name not in {one.name for one in wrong}), *wrong),
+            error_ratio=max(self.error_ratio, other.error_ratio),
+            cases=self.cases + other.cases,
+            repeats=self.repeats,
+        )
 
 
 Comparison = Literal["FASTER", "SLOWER", "SAME", "INCONCLUSIVE"]

@@ -14,7 +14,7 @@ from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Port, Region
 from agentcompile.ir.scope import constants_of, region_dtype
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Launch, Params, Template
+from agentcompile.ir.template import COUNT, Launch, Params, Template
 
 TYPES: dict[DType, str] = {
     "bf16": "bf16", "fp16": "fp16", "fp32": "float", "fp64": "double",
@@ -64,7 +64,7 @@ def _family(family: str, ports: tuple[Port, ...]) -> list[str]:
 def absent(template: Template, region: Region) -> list[str]:
     """Return the families that a launch passes and the region lacks; the catalog's check ensures they are optional."""
     passed = dict.fromkeys(name for launch in template.launches for name in launch.arguments)
-    known = {port.family for port in region.ports} | {space.name for space in template.workspaces}
+    known = {port.family for port in region.ports} | {space.name for space in template.workspaces} | {COUNT}
     return [name for name in passed if name not in known]
 
 
@@ -83,7 +83,9 @@ def _arguments(launch: Launch, template: Template, region: Region) -> list[str]:
     workspaces = {space.name: space for space in template.workspaces}
     members = []
     for name in launch.arguments:
-        if name in workspaces:
+        if name == COUNT:
+            members.append(f"const int64_t* {COUNT};")
+        elif name in workspaces:
             members.append(f"{TYPES[workspaces[name].dtype]}* {name};")
         else:
             members.append(_pointer(name, region))

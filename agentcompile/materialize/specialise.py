@@ -16,7 +16,7 @@ from agentcompile.ir.expr import parse
 from agentcompile.ir.region import Region
 from agentcompile.ir.scope import scope
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import QUOTED_INCLUDE, Language, Launch, Params, Source, Template
+from agentcompile.ir.template import COUNT, QUOTED_INCLUDE, Language, Launch, Params, Source, Template
 from agentcompile.materialize import cpp, cuda, triton
 
 Prologue = Callable[[Template, Region, Params, Target], str]
@@ -55,11 +55,11 @@ def specialise(template: Template, region: Region, params: Params, target: Targe
 
 
 def _resolved(launch: Launch, template: Template, region: Region, names: Mapping[str, int]) -> Launch:
-    workspaces = {space.name for space in template.workspaces}
+    own = {COUNT, *(space.name for space in template.workspaces)}
     arguments: list[str] = []
     for name in launch.arguments:
         ports = [port.name for port in region.family(name)]
-        arguments += [name] if name in workspaces else ports or [NULL]
+        arguments += [name] if name in own else ports or [NULL]
 
     early = tuple(port.name for name in launch.early for port in region.family(name))
     in_place = tuple(

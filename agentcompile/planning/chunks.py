@@ -1,6 +1,6 @@
 """Prefill plans carried over to lengths other than the one that they were found at.
 
-A kernel is made for one number of tokens, so the plan is found at one (`partitions.CHUNK`) and carried over: node ids
+A kernel is made for one number of tokens, so the plan is found at one (`CHUNK`) and carried over: node ids
 are the same at every length, so each choice finds its sites again, and its template is specialised with the same
 parameters.
 """

@@ -124,7 +124,7 @@ def not_accepted(prepared: PreparedModel, acceptance: Acceptance, found: Planned
     """Return the (region id, choice) pairs of a plan that fail; prefill kernels must be correct at every length."""
     if failed := acceptance.accept([part for parts in (*found.decode, found.prefill) for part in parts]):
         return failed
-    if not prepared.prompt_tasks:
+    if not prepared.prompt_tasks or backend_of(prepared.here.device).any_chunk:
         return ()
     chunks = Chunks(
         graph=prepared.model.captured.prefill,

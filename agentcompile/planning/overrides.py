@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, PlanAdmitted, Warned
 from agentcompile.ir.template import Candidate
@@ -155,15 +154,13 @@ def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], wants: Cal
 
 
 def timed_plan(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Sequence[Plan]) -> Plan:
-    """Return a changed plan with its time in the step; a prefill plan on a CPU is not timed.
+    """Return a changed plan with its time in the step.
 
     A `known` time of the same plan is reused, unless it was disturbed: then it is measured again on fresh data.
     """
     before = next((one for one in known if one.regime == plan.regime and one.parts == plan.parts), None)
     if before is not None and not before.contended:
         return before
-    if plan.phase == "prefill" and not backend_of(bench.kind).prompt_kernels:
-        return Plan(regime=plan.regime, parts=plan.parts, exact=False)
     seed = afresh(bench.seed, bench.clock) if before else bench.seed
     step = StepTimer(cut, dict(planned.layouts), bench.sources, bench.clock, bench.emit, bench.kind)
     found = step.timed_as_is(plan.parts, planned.exact, seed)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agentcompile.backends import backend_of
-from agentcompile.ir.graph import ITEM_BYTES, concrete
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Measured, Part, Trial
-from agentcompile.ops.layouts import LAYOUTS, fits, multiplied
 from agentcompile.regions.cover import cover, cover_jointly
 from agentcompile.regions.downsets import CoverError
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
-from agentcompile.tuning.partitions import CHUNK, Cut
+from agentcompile.tuning.partitions import Cut
 from agentcompile.tuning.ranking import Ranking
 from agentcompile.tuning.tasks import TuneTask, templates_of
 
@@ -29,7 +25,6 @@ NEAR = 0.93
 LENIENCE = 0.9
 """Factor on a region's roofline floor, below which no time is expected. It is less than 1 because ceilings are measured
 too; the nearer all times are to the floor, the more the differences between them are chance."""
-_PREFILL = Fallback(reason="prefill runs the captured operators: their matrix products are compute bound")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +115,13 @@ def plan(
     # Kernels of a prefill compete with PyTorch running the same operators one by one.
     measured = {
         id: _options(region, rankings.get(id), fallback_ns(region), tasks, costs)
-        for id, region in (prefill.regions if backend_of(kind).prompt_kernels else {}).items()
+        for id, region in prefill.regions.items()
         if len(region.body.nodes) == 1 or id in rankings
     }
     prompt = Problem(
         graph=prefill.graph,
         partition=prefill.partition,
-        options=measured if backend_of(kind).prompt_kernels else _prefill_options(prefill, ceiling),
+        options=measured,
         weight=1 / STEPS_PER_CHUNK,
     )
 
@@ -205,27 +200,3 @@ def confirmed_ns(kernel: Kernel, trials: Sequence[Trial]) -> float:
         if trial.fidelity == "confirm" and isinstance(trial.verdict, Measured)
     }
     return times[kernel.candidate.id]
-
-
-def _prefill_options(prefill: Cut, ceiling: Ceiling) -> dict[str, tuple[Option, ...]]:
-    """Return the options of a prefill in PyTorch: every operator alone, for each layout of its weights.
-
-    A packed weight is multiplied as it is stored where PyTorch can; else it is unpacked for each chunk, which reads,
-    writes and reads it again.
-    """
-    options: dict[str, tuple[Option, ...]] = {}
-    for id, region in prefill.regions.items():
-        if len(region.body.nodes) != 1:
-            continue
-        base = 1e9 * region.cost.flops / ceiling.flops_per_s + 1e9 * region.cost.bytes / ceiling.dram_bytes_per_s
-        found = [Option(cost_ns=base, choice=_PREFILL)]
-        matrices = [port for port in region.ports if port.role == "weight" and len(port.shape) == 2]
-        for port in matrices:
-            for layout in LAYOUTS:
-                if layout != "row-major" and fits(layout, port.shape, port.dtype):
-                    times = 0 if multiplied(layout, port.dtype) else 3
-                    moved = times * math.prod(concrete(port.shape, CHUNK)) * ITEM_BYTES[port.dtype]
-                    cost = base + 1e9 * moved / ceiling.dram_bytes_per_s
-                    found.append(Option(layouts=((port.family, layout),), cost_ns=cost, choice=_PREFILL))
-        options[id] = tuple(found)
-    return options

@@ -15,8 +15,7 @@ from typing import Literal, Protocol
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.time_budget import Left, any_time
 from agentcompile.events import Emit, StepsTimed
-from agentcompile.ir.graph import Graph, concrete
-from agentcompile.ir.program import Program
+from agentcompile.ir.program import CHUNK, Program
 from agentcompile.ir.region import Regime
 from agentcompile.ir.template import Source
 from agentcompile.ir.trial import NO_INTERVAL, Crashed, Death, Fallback, Kernel, Part, Plan, TimedOut, reason
@@ -84,7 +83,7 @@ class StepTimer:
         self._cut, self._layouts, self._sources = cut, layouts, alternatives
         self._clock, self._emit, self._left = clock, emit, left
         self._kind: Kind = kind
-        self._chunk = _chunk_of(cut.graph)
+        self._chunk = chunk_of(cut)
         self._name = "chunk" if self._chunk else "step"
         self._notes: list[str] = []
 
@@ -210,10 +209,13 @@ def afresh(seed: int, clock: StepClock) -> int:
     return seed + (len(clock.known) << 24)
 
 
-def _chunk_of(graph: Graph) -> int:
-    """Return the tokens of the prefill chunk of a graph with concrete shapes; 0 for a decode step."""
-    fed = [value for value in graph.values if value.role == "token"]
-    return math.prod(concrete(fed[0].shape)) if graph.phase == "prefill" else 0
+def chunk_of(cut: Cut) -> int:
+    """Return the tokens of the prefill chunk at which a plan of `cut` is measured; 0 for a decode step."""
+    fed = next(value for value in cut.graph.values if value.role == "token")
+    if cut.graph.phase != "prefill":
+        return 0
+    longest = min(CHUNK, cut.partition.regime.context[1])
+    return math.prod(dim if isinstance(dim, int) else longest for dim in fed.shape)
 
 
 def _estimate(found: Contrast) -> str:

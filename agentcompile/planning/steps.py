@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentcompile.backends import backend_of
 from agentcompile.evaluation.step_clock import StepClock
 from agentcompile.evaluation.time_budget import TimeBudget, part_of
 from agentcompile.events import Emit, PlanAdmitted, Warned
@@ -31,7 +30,7 @@ def tune_steps(
 ) -> tuple[Plan, ...]:
     """Tune the plan of every regime inside its whole step, and measure it beside PyTorch.
 
-    A prefill plan, which has kernels on a GPU only, is measured for its whole chunk. The choices of the step of a
+    A prefill plan is measured for a whole chunk. The choices of the step of a
     shorter context are reused for the same regions of longer ones, unless another choice is faster beside a neighbour
     that only the longer one has. The time that is left is shared out by how many regions each step is the first to
     choose.
@@ -39,7 +38,7 @@ def tune_steps(
     plans: list[Plan] = []
     settled: dict[str, Choice] = {}
     with stage(emit, "admit") as say:
-        kind, backend = prepared.here.target.kind, backend_of(prepared.here.device)
+        kind = prepared.here.target.kind
         to_come = 1.0
         for cut, parts, share in zip(prepared.decode, planned.decode, _shares(planned.decode), strict=True):
             left = part_of(budget.tuning, share / to_come if to_come > 0 else 0.0)
@@ -49,12 +48,8 @@ def tune_steps(
             # A kernel that fell back in one step may be faster in another.
             settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
             plans.append(_reported(admitted, planned, emit))
-        if not backend.prompt_kernels:
-            plan = Plan(regime=prepared.prefill.partition.regime, parts=planned.prefill, exact=planned.exact)
-            plans.append(_reported(Admitted(plan=plan, parts=plan.parts, notes=()), planned, emit))
-        else:
-            chunk = admit_chunk(prepared.prefill, planned, alternatives, clock, emit, seed, kind, budget.left)
-            plans.append(_reported(chunk, planned, emit))
+        chunk = admit_chunk(prepared.prefill, planned, alternatives, clock, emit, seed, kind, budget.left)
+        plans.append(_reported(chunk, planned, emit))
         say(f"{plans[0].step_ns / 1e6:.3f} ms a step, PyTorch {plans[0].baseline_ns / 1e6:.3f} ms")
     return tuple(plans)
 

@@ -142,7 +142,7 @@ def measure_dims(sizes: tuple[Size, ...], body: Graph, tokens: int) -> tuple[tup
     """Evaluate a kind's extents on a body.
 
     Raises:
-        UnequalError: members of a family disagree about an extent.
+        UnequalError: members of a family disagree about an extent, or one has no such axis.
     """
     found = {"tokens": tokens}
     for size in sizes:
@@ -172,8 +172,12 @@ def _extent(size: Size, body: Graph, tokens: int) -> int:
     if size.form == "numel":
         numbers = [value.numel(tokens) for value in _members(size.of[0], body)]
     else:
-        places = zip(size.of, size.axes, strict=True)
-        dims = [value.shape[axis] for name, axis in places for value in _members(name, body)]
+        places = [
+            (value, axis) for name, axis in zip(size.of, size.axes, strict=True) for value in _members(name, body)
+        ]
+        if short := next((value.id for value, axis in places if axis >= len(value.shape)), ""):
+            raise UnequalError(f"{short} has too few extents for {size.name}")
+        dims = [value.shape[axis] for value, axis in places]
         numbers = [dim if isinstance(dim, int) else tokens for dim in dims]
     if size.form == "sum":
         return sum(numbers)

@@ -103,6 +103,15 @@ REGION_KINDS: tuple[Kind, ...] = (
         hot=True,
     ),
     Kind(
+        # A chunk's attention leaves the tokens of a head adjacent, and the product behind it reads those of a token.
+        name="heads-linear-residual",
+        pattern=("p = linear(x, w, b?)", "y = add(p, r)"),
+        dims="hidden=w[1] rows=w[0] heads=x[1] head_dim=x[3]",
+        views=("x = [1, heads, tokens, head_dim] by 0 2 1 3 joined",),
+        hot=True,
+        phases=("prefill",),
+    ),
+    Kind(
         # In a decode step the add belongs to the product before it, and the norm to the products after it.
         name="add-rmsnorm",
         pattern=("s = add(a, b)", "y = rms_norm(s, norm)"),
@@ -148,6 +157,30 @@ REGION_KINDS: tuple[Kind, ...] = (
         phases=("decode",),
     ),
     Kind(
+        name="rope-attention-prefill",
+        pattern=("qr = rope(q, cos, sin; style=half)", "kr = rope(k, cos, sin; style=half)", *_ATTENTION),
+        dims=_HEADS,
+        constants="scale=y.scale",
+        views=(f"q = {_Q} {_TURNED}", f"k = {_K} {_TURNED}", f"v = {_K} {_TURNED}"),
+        hot=True,
+        phases=("prefill",),
+    ),
+    Kind(
+        name="qknorm-rope-attention-prefill",
+        pattern=(
+            "qn = rms_norm(q, q_norm)",
+            "kn = rms_norm(k, k_norm)",
+            "qr = rope(qn, cos, sin; style=half)",
+            "kr = rope(kn, cos, sin; style=half)",
+            *_ATTENTION,
+        ),
+        dims=_HEADS.replace(_WIDTH, _NORMED),
+        constants="scale=y.scale eps=qn.eps,kn.eps offset=qn.offset,kn.offset",
+        views=(f"q = {_Q}", f"k = {_K}", f"qn = {_Q} {_TURNED}", f"kn = {_K} {_TURNED}", f"v = {_K} {_TURNED}"),
+        hot=True,
+        phases=("prefill",),
+    ),
+    Kind(
         name="rope-append",
         pattern=("y = rope(q, cos, sin; style=half)", "kr = rope(k, cos, sin; style=half)", *_APPENDS),
         beside=("attended = attention(y, kc, vc, positions)",),
@@ -168,6 +201,15 @@ REGION_KINDS: tuple[Kind, ...] = (
         dims=_CHUNK_HEADS.replace(_WIDTH, _NORMED),
         constants="eps=qn.eps,kn.eps offset=qn.offset,kn.offset",
         views=(f"q = {_Q}", f"k = {_K}", f"qn = {_Q} {_TURNED}", f"kn = {_K} {_TURNED}", f"v = {_K} {_TURNED}"),
+        phases=("prefill",),
+    ),
+    Kind(
+        name="last-rmsnorm-linear",
+        pattern=("n = rms_norm(x, norm)", "y = linear(n, w, b?)"),
+        dims="hidden=w[1],norm[0] rows=w[0]",
+        constants="eps=n.eps offset=n.offset",
+        views=("x = [1, tokens, hidden] last",),
+        hot=True,
         phases=("prefill",),
     ),
     Kind(

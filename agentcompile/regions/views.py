@@ -15,7 +15,8 @@ from agentcompile.ir.graph import Dim, Graph, Use, View, concrete
 from agentcompile.regions.match import dense
 from agentcompile.regions.pattern import Pattern, PatternError, Size
 
-_VIEW = re.compile(r"([a-z_]\w*) = \[([^\]]+)\](?: by ([\d ]+))?")
+_VIEW = re.compile(r"([a-z_]\w*) = \[([^\]]+)\](?: by ([\d ]*\d)( joined)?| (last))?")
+_FORM = "`name = [extent, ...] by axis axis ...`, `... joined`, or `name = [extent, ...] last`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,10 @@ class Seen:
     name: str
     extents: tuple[str, ...]
     axes: tuple[int, ...]
+    joined: bool = False
+    """Whether the last two extents are then read as one."""
+    last: bool = False
+    """Whether only the last of the second extent, the chunk's last token, is read."""
 
     def shape(self, dims: Mapping[str, int]) -> tuple[int, ...]:
         """Return the extents of the buffer as numbers."""
@@ -34,11 +39,11 @@ class Seen:
     def text(self) -> str:
         """The view as it is written in the row."""
         order = "" if self.axes == tuple(sorted(self.axes)) else f" by {' '.join(map(str, self.axes))}"
-        return f"[{', '.join(self.extents)}]{order}"
+        return f"[{', '.join(self.extents)}]{order}{' joined' * self.joined}{' last' * self.last}"
 
 
 def parse_views(kind: str, texts: tuple[str, ...], pattern: Pattern, dims: tuple[Size, ...]) -> tuple[Seen, ...]:
-    """Parse items ``name = [extent, …] by axis axis …``.
+    """Parse items ``name = [extent, …] by axis axis …``, with ``joined`` behind it, or ``name = [extent, …] last``.
 
     Raises:
         PatternError: an item is faulty or uses an unknown name.
@@ -47,7 +52,7 @@ def parse_views(kind: str, texts: tuple[str, ...], pattern: Pattern, dims: tuple
     for text in texts:
         match = _VIEW.fullmatch(text)
         if match is None:
-            raise PatternError(f"kind {kind!r}: {text!r} is not of the form `name = [extent, ...] by axis axis ...`")
+            raise PatternError(f"kind {kind!r}: {text!r} is not of the form {_FORM}")
         name, extents = match[1], tuple(part.strip() for part in match[2].split(","))
         axes = tuple(int(axis) for axis in match[3].split()) if match[3] else tuple(range(len(extents)))
         if name not in pattern.names:
@@ -57,7 +62,8 @@ def parse_views(kind: str, texts: tuple[str, ...], pattern: Pattern, dims: tuple
             raise PatternError(f"kind {kind!r}: {text!r} names {unknown!r}, which no size defines")
         if sorted(axes) != list(range(len(extents))):
             raise PatternError(f"kind {kind!r}: {text!r} does not name each of its {len(extents)} axes once")
-        found.append(Seen(name=name, extents=extents, axes=axes))
+        joined, last = match[4] is not None, match[5] is not None
+        found.append(Seen(name=name, extents=extents, axes=axes, joined=joined, last=last))
     return tuple(found)
 
 
@@ -78,20 +84,33 @@ def misread(views: tuple[Seen, ...], body: Graph, dims: Mapping[str, int]) -> st
 
 
 def _as_stated(seen: Seen, use: Use, shape: tuple[Dim, ...], dims: Mapping[str, int]) -> bool:
-    """Return whether a chain consists of reshapes to the stated extents, then the stated permutation.
+    """Return whether a chain consists of reshapes to the stated extents, then what the kind states of them.
 
     Where that permutation moves only extents of 1, capture writes it as a reshape.
     """
-    tokens, extents = dims["tokens"], seen.shape(dims)
-    permuted = bool(use.views) and use.views[-1].op == "permute"
-    plain = use.views[:-1] if permuted else use.views
+    tokens, extents, views = dims["tokens"], seen.shape(dims), use.views
+    if seen.last:
+        end = [(view.op, view.args[:2]) for view in views[-1:]]
+        return end == [("slice", (1, -1))] and dense(views[:-1]) and _reached(views[:-1], shape, tokens) == extents
+    order = tuple(extents[axis] for axis in seen.axes)
+    if seen.joined:
+        flat = (*order[:-2], order[-2] * order[-1])
+        if not views or views[-1].op != "reshape" or concrete(views[-1].args, tokens) != flat:
+            return False
+        views = views[:-1]
+    permuted = bool(views) and views[-1].op == "permute"
+    plain = views[:-1] if permuted else views
     if not dense(plain):
         return False
-    reached = concrete(plain[-1].args if plain else shape, tokens)
+    reached = _reached(plain, shape, tokens)
     if permuted:
-        return use.views[-1].args == seen.axes and reached == extents
+        return views[-1].args == seen.axes and reached == extents
     moved = [axis for axis in seen.axes if extents[axis] != 1]
-    return moved == sorted(moved) and reached == tuple(extents[axis] for axis in seen.axes)
+    return moved == sorted(moved) and reached == order
+
+
+def _reached(views: tuple[View, ...], shape: tuple[Dim, ...], tokens: int) -> tuple[int, ...]:
+    return concrete(views[-1].args if views else shape, tokens)
 
 
 def _taken(views: tuple[View, ...], shape: tuple[int, ...], tokens: int) -> str:

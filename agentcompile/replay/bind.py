@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from agentcompile.backends import backend_of
 from agentcompile.build import compile_executor
 from agentcompile.evaluation.step_clock import binaries as build
+from agentcompile.ir.program import CHUNK
 from agentcompile.materialize import isa_flags
 from agentcompile.replay.open import Opened
 from agentcompile.replay.recorded import recorded
-from agentcompile.tuning.partitions import CHUNK
 
 if TYPE_CHECKING:
     import torch

@@ -58,7 +58,7 @@ def _validate(opened: Opened, options: Options) -> int:
     notes, target = Notes(opened.here.store), opened.here.target
     jobs = {job.source.digest: job for job in opened.jobs}
     lengths = lengths_key(opened.lock.content_hash, target.digest)
-    if backend_of(opened.here.device).prompt_kernels and notes.get(lengths) is None:
+    if not backend_of(opened.here.device).any_chunk and notes.get(lengths) is None:
         jobs |= opened.chunks.everywhere(opened.capacity)
     fresh = [job for job in jobs.values() if not accepted(notes, job, target)]
     if fresh:

@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, cast
 
-from agentcompile.ir.graph import DType, Graph, Value
+from agentcompile.ir.graph import TOKENS, Dim, DType, Graph, Value
 from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region, Site
-from agentcompile.ir.template import Source
+from agentcompile.ir.template import COUNT, Source
 from agentcompile.ir.trial import Choice, Kernel
 from agentcompile.runtime.overlap import Access, accesses_of, overlapping, written_by
 
 _ALIGN = 64
+CHUNK_TOKENS = Buffer(name=COUNT, role="count", dtype="int64", shape=(1,))
+"""The buffer with the number of tokens of the chunk, which kernels for any chunk read."""
 
 
 class Placed(Protocol):
@@ -60,9 +62,11 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
             names = {name: f"{name}#{index}" for name, *_ in source.workspaces}
             for name, dtype, count, zeroed in source.workspaces:
                 own = names[name]
-                kind = cast(DType, dtype)
-                buffers[own] = Buffer(name=own, role="workspace", dtype=kind, shape=(count,), zeroed=zeroed)
+                kind, shape = cast(DType, dtype), _workspace(item.region, count)
+                buffers[own] = Buffer(name=own, role="workspace", dtype=kind, shape=shape, zeroed=zeroed)
             bound |= names
+            if any(COUNT in launch.arguments for launch in source.launches):
+                buffers[COUNT], bound[COUNT] = CHUNK_TOKENS, COUNT
             # An argument that names no buffer is an absent optional port: a null pointer.
             calls += [
                 NativeCall(
@@ -104,6 +108,13 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
         position=position,
         logits=ends["logits"],
     )
+
+
+def _workspace(region: Region, count: int) -> tuple[Dim, ...]:
+    """Return the shape of a workspace of `count` elements; for a chunk of any length, its share of each token."""
+    if not any(isinstance(dim, str) for port in region.ports for dim in port.shape):
+        return (count,)
+    return (TOKENS, -(-count // dict(region.dims)["tokens"]))
 
 
 def _owner(table: Mapping[str, Value], value_id: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from agentcompile.ir.graph import concrete
-from agentcompile.ir.program import Buffer, NativeCall, Program
+from agentcompile.ir.program import CHUNK, Buffer, NativeCall, Program
 from agentcompile.ops.reference import DTYPES
 from agentcompile.runtime import native
 from agentcompile.runtime.arena import Arena
@@ -21,7 +21,8 @@ class HostStep:
     """The step of one program on the CPU; its buffers keep their addresses.
 
     Decode programs read and write `memory.token` and `memory.position`; a prefill program is bound once for every chunk
-    length that it meets, and no chunk may be longer than `capacity` tokens.
+    length that it meets, and no chunk may be longer than `capacity` tokens. The longest reads `fed`, if that is given:
+    its tokens and positions, int64 [capacity] each.
     """
 
     def __init__(
@@ -31,15 +32,19 @@ class HostStep:
         executor: native.Executor,
         libraries: Mapping[str, native.Library],
         capacity: int = 1,
+        fed: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> None:
         self.program, self.capacity = program, capacity
+        self._fed = fed
         self._memory, self._executor, self._libraries = memory, executor, libraries
         # In a decode step fallbacks unpack their weights and run in PyTorch, as they were measured.
         packed = program.phase == "prefill" and any(buffer.layout != "row-major" for buffer in program.buffers)
         self._packed = Packed(executor) if packed else None
         self._buffers = {buffer.name: buffer for buffer in program.buffers}
         self._regions = {region.id: region for region in program.regions}
-        self._arena = Arena(program.arena_bytes * capacity)
+        # A kernel uses all of its workspaces, which are made for chunks of this length, whatever the chunk's is.
+        self._room = max(capacity, CHUNK) if program.phase == "prefill" else capacity
+        self._arena = Arena(program.arena_bytes * self._room)
         self._bound: dict[int, _Bound] = {}
         self.clock = native.Clock(len(program.calls))  # the clock of the program's calls, in their order
 
@@ -57,8 +62,8 @@ class HostStep:
         return bound.env[self.program.logits].view(-1)
 
     def again(self) -> torch.Tensor:
-        """Run a decode step on `memory.token` and `memory.position`; return the logits, [vocab]."""
-        bound = self._bind(1)
+        """Run a decode step on memory's token and position, or a chunk on `fed`; return the logits, [vocab]."""
+        bound = self._bind(self.capacity)
         for action in bound.actions:
             action()
         self.clock.steps += 1
@@ -66,8 +71,8 @@ class HostStep:
 
     @property
     def logits(self) -> torch.Tensor:
-        """The logits of the last decode step, flat, one sequence after another."""
-        return self._bind(1).env[self.program.logits].view(-1)
+        """The logits of the last decode step or full chunk, flat, one sequence after another."""
+        return self._bind(self.capacity).env[self.program.logits].view(-1)
 
     def decoder(self, stop_ids: Sequence[int], context: int) -> native.Decoder | None:
         """Return the loop that runs no Python, when every call is native; None otherwise."""
@@ -88,8 +93,11 @@ class HostStep:
         )
 
     def time(self, repeat: int, samples: int, then: native.Call | None = None) -> list[int]:
-        """Return `samples` intervals in ns of `repeat` decode steps at memory's position, `then` after each step."""
-        bound = self._bind(1)
+        """Return `samples` intervals in ns of `repeat` decode steps or full chunks, with `then` after each.
+
+        A step runs at memory's position, a chunk on what `fed` holds.
+        """
+        bound = self._bind(self.capacity)
         if bound.whole is not None:
             whole = native.Program(self._executor, [*bound.launches, then]) if then else bound.whole
             return whole.time(repeat, samples)
@@ -122,6 +130,8 @@ class _Bound:
         self.token, self.position = (torch.zeros(tokens, dtype=torch.int64) for _ in range(2))
         if program.phase == "decode":
             self.token, self.position = memory.tokens[: program.batch], memory.positions[: program.batch]
+        elif step._fed is not None and tokens == step.capacity:
+            self.token, self.position = step._fed
         calls = program.calls
         self._fixed = {name for call in calls if isinstance(call, NativeCall) for name in call.pointers}
         self._fixed.add(program.logits)
@@ -159,11 +169,13 @@ class _Bound:
             return self.token.view(shape)
         if buffer.role == "position":
             return self.position.view(shape)
+        if buffer.role == "count":
+            return torch.full(shape, self._tokens, dtype=torch.int64)
         if buffer.role in ("weight", "constant", "state"):
             return self._step._memory.resident(buffer)
         if buffer.name not in self._fixed:
             return None
-        view = self._step._arena.view(buffer.offset * self._step.capacity, shape, DTYPES[buffer.dtype])
+        view = self._step._arena.view(buffer.offset * self._step._room, shape, DTYPES[buffer.dtype])
         return view.zero_() if buffer.zeroed else view
 
 

@@ -17,6 +17,7 @@ from agentcompile.evaluation.machine import residency
 from agentcompile.events import Advised, BoundaryFound, Emit, GraphCaptured, Offer, RegionFound, SpaceBounded
 from agentcompile.ir.advice import Question
 from agentcompile.ir.graph import TOKENS, Graph
+from agentcompile.ir.program import CHUNK
 from agentcompile.ir.region import Port, Regime, Region
 from agentcompile.ir.scope import region_dtype, scope
 from agentcompile.ir.target import Ceiling, Residency, Target
@@ -27,8 +28,6 @@ from agentcompile.regions.summary import RegionFigures, Summary, summarise
 from agentcompile.space import Space
 from agentcompile.tuning.tasks import TuneTask
 
-CHUNK = 256
-"""Tokens of a prefill chunk: long enough that its matrix products are compute bound, short enough to stay in cache."""
 _REASONS = 6
 """The most exclusion reasons that the event of a space names."""
 
@@ -67,14 +66,14 @@ def regimes(context: int, kind: str, batches: Sequence[int] = (1,)) -> tuple[Reg
 def graph_of(captured: Captured, regime: Regime, kind: str) -> tuple[Graph, int]:
     """Return the graph that a regime's plan covers, and the number of tokens that it processes.
 
-    A prefill plan on a GPU has kernels, and a kernel is made for one number of tokens: `CHUNK`, or what the KV cache
-    holds where that is less. On a CPU a prefill runs in PyTorch at any length.
+    On a GPU a kernel is made for one number of tokens of a prefill: `CHUNK`, or what the KV cache holds where that is
+    less. On a CPU it is given the number: the plan is for any length, and measured at `CHUNK`.
 
     Raises:
         AgentCompileError: the decoder holds one sequence only and the regime has several (usage).
     """
     if regime.phase == "prefill":
-        if not backend_of(kind).prompt_kernels:
+        if backend_of(kind).any_chunk:
             return captured.prefill, CHUNK
         tokens = min(CHUNK, captured.info.context) if open_ended(captured) else 1
         return at_tokens(captured.prefill, tokens), tokens

@@ -11,7 +11,6 @@ from agentcompile import catalog
 from agentcompile.advice.advisers import adviser_of
 from agentcompile.advice.configure import counsel_of, is_remote
 from agentcompile.advice.counsel import Counsel, prompts_of
-from agentcompile.backends import backend_of
 from agentcompile.build import resources_of
 from agentcompile.capture.cached import Model, load_model
 from agentcompile.evaluation.evaluator import WorkerEvaluator
@@ -45,7 +44,7 @@ class PreparedModel:
     prefill: Cut
     tasks: tuple[TuneTask, ...]
     prompt_tasks: tuple[TuneTask, ...]
-    """The tasks of the prefill; empty on a CPU, where a prefill has no kernels."""
+    """The tasks of the prefill."""
 
 
 def templates_for(options: Options, emit: Emit = silent) -> catalog.Catalog:
@@ -93,7 +92,7 @@ def prepare(options: Options, here: Machine, evaluator: WorkerEvaluator, emit: E
         say(f"{len(regions)} regions, weights in {prefill.residency}")
     with stage(emit, "space") as say:
         spaces = bound(decode, templates, here.target, emit)
-        chunks = bound([prefill], templates, here.target, emit) if backend_of(here.target.kind).prompt_kernels else ()
+        chunks = bound([prefill], templates, here.target, emit)
         say(f"{sum(len(space) for space in (*spaces, *chunks))} points in {len(spaces) + len(chunks)} regions")
     with stage(emit, "advise") as say:
         tasks, prompts = (advise(some, adviser, ceiling, prefill.residency, emit) for some in (spaces, chunks))

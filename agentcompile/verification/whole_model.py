@@ -25,7 +25,7 @@ from agentcompile.evaluation.machine import Machine
 from agentcompile.evaluation.step_clock import binaries
 from agentcompile.events import ChoiceMade, Emit, ModelChecked, StageStarted, Warned
 from agentcompile.ir.digest import Json, digest
-from agentcompile.ir.program import NativeCall, Program
+from agentcompile.ir.program import CHUNK, NativeCall, Program
 from agentcompile.ir.template import Source, Template
 from agentcompile.ir.trial import Crashed, Fallback, Kernel, Layouts, Part, Plan, TimedOut, reason
 from agentcompile.ir.whole import Group, ModelCheck
@@ -36,7 +36,7 @@ from agentcompile.regions.schedule import schedule
 from agentcompile.runtime.lower import lower
 from agentcompile.runtime.pieces import LENGTHS, served
 from agentcompile.system.exhausted import enough
-from agentcompile.tuning.partitions import CHUNK, Cut
+from agentcompile.tuning.partitions import Cut
 from agentcompile.verification.oracle import Answers, answers, as_captured, oracle_of
 from agentcompile.verification.scores import compared, contradiction, fault, miscaptured, phases
 from agentcompile.verification.walks import lengths, named, walks
@@ -291,7 +291,7 @@ class WholeModelGate:
         The sources of the kernels that they call are added to `sources`.
         """
         cut, most = self.cuts[-1], capacity(self.captured)
-        if not backend_of(self.here.device).prompt_kernels:
+        if backend_of(self.here.device).any_chunk:
             return [(most, _lowered(cut, parts, sources, layouts))], min(CHUNK, most), ()
         chunks = Chunks(
             graph=self.captured.prefill,

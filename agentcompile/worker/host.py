@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from agentcompile.build import compile_executor
+from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.timing import Samples
 from agentcompile.ir.trial import NumericReport
@@ -47,26 +48,35 @@ class Host:
         """Run the correctness suite, then check that the process is in the state it was in before."""
         implementation, native = request.implementation, request.implementation.source.language != "library"
         watch = Watch(self._probes)
-        spoil = self._probes.spoil_stack
-        run = runner(implementation, request.region, self._executor, spoil)
+        runner(implementation, request.region, self._executor)
         watch.loaded()
         # On a busy machine each of the reference's many small operators would wait for a thread that has lost its core.
         # A library call's result may depend on the number of its threads, so it keeps all.
         with fair_threads() if native else nullcontext():
-            report = validate(
-                request.region,
-                facts_of(implementation),
-                watch.around(run) if native else run,
-                seed=request.seed,
-                repeats=request.repeats,
-                depth=request.depth,
-                serial=in_turn(implementation, self._setup.target.threads, spoil),
-                tools=Instruments(beat=self._box.tick) if request.depth == "accept" else None,
-                house=house(),
-                launches=request.launches if native else 0,
-                loop=watch.within(looper(self._probes, binder(implementation))) if native else None,
-            )
+            report = self._validated(request, request.region, watch)
+            for region in request.lengths:
+                if report.ok:
+                    shorter = replace(request, depth="search", repeats=2, launches=0)
+                    report = report.and_of(self._validated(shorter, region, watch), _tokens(region))
         return replace(report, checks=(*report.checks, watch.check()))
+
+    def _validated(self, request: p.Validate, region: Region, watch: Watch) -> NumericReport:
+        implementation, native = request.implementation, request.implementation.source.language != "library"
+        spoil = self._probes.spoil_stack
+        run = runner(implementation, region, self._executor, spoil)
+        return validate(
+            region,
+            facts_of(implementation),
+            watch.around(run) if native else run,
+            seed=request.seed,
+            repeats=request.repeats,
+            depth=request.depth,
+            serial=in_turn(implementation, region, self._setup.target.threads, spoil),
+            tools=Instruments(beat=self._box.tick) if request.depth == "accept" else None,
+            house=house(),
+            launches=request.launches if native else 0,
+            loop=watch.within(looper(self._probes, binder(implementation, region))) if native else None,
+        )
 
     @functools.cached_property
     def _probes(self) -> Probes:
@@ -105,3 +115,8 @@ class Host:
     def selftest(self, request: p.CheckHarness) -> SelfTest:
         """Run the timing harness's self-test on the real timer."""
         return check_harness(self._executor, self._setup, request)
+
+
+def _tokens(region: Region) -> str:
+    """Return the length of a region's chunk for people."""
+    return f"{dict(region.dims)['tokens']} tokens"

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from agentcompile.ir.region import Region
-from agentcompile.ir.template import Source
+from agentcompile.ir.template import COUNT, Source
 from agentcompile.ops.reference import DTYPES
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.native import Call, Executor, Library, Program
@@ -21,6 +21,8 @@ Buffers = Mapping[str, torch.Tensor]
 
 def bind(source: Source, binary: Library, buffers: Buffers) -> list[Call]:
     """Bind the launches of `source` to `buffers`, which the caller keeps alive; an argument without a name is null.
+
+    A launch that is given the number of tokens of the chunk reads it from the buffer `COUNT`.
 
     Raises:
         KeyError: a buffer is not there.
@@ -45,23 +47,28 @@ def runner(
     if source.language == "library":
         call = bind_library(source.call, region, source.settings)
         return lambda buffers: store_outputs(call(inputs_of(region, buffers)), buffers)
-    bound, ahead = binder(implementation), [before] if before is not None else []
+    bound, ahead = binder(implementation, region), [before] if before is not None else []
     return lambda buffers: Program(executor, [c for call in bound(buffers) for c in (*ahead, call)]).run()
 
 
-def binder(implementation: Implementation) -> Callable[[Buffers], list[Call]]:
+def binder(implementation: Implementation, region: Region) -> Callable[[Buffers], list[Call]]:
     """Return a function that binds a compiled candidate's launches to the given buffers."""
-    binary = Library(Path(implementation.binary.path))
-    return lambda buffers: bind(implementation.source, binary, buffers)
+    binary, own = Library(Path(implementation.binary.path)), chunk_tokens(region)
+    return lambda buffers: bind(implementation.source, binary, {**buffers, **own})
+
+
+def chunk_tokens(region: Region) -> dict[str, torch.Tensor]:
+    """Return, by its name as an argument, the buffer with the number of tokens of a region's chunk."""
+    return {COUNT: torch.tensor([dict(region.dims).get("tokens", 1)])}
 
 
 def in_turn(
-    implementation: Implementation, threads: int, before: Call | None = None
+    implementation: Implementation, region: Region, threads: int, before: Call | None = None
 ) -> Callable[[Buffers, bool], None] | None:
     """Return a function that runs a candidate's ranks in turn, with `before` ahead of each; None for library calls."""
     if implementation.source.language == "library":
         return None
-    bound = binder(implementation)
+    bound = binder(implementation, region)
     kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
 
     def run(buffers: Buffers, backwards: bool) -> None:

@@ -83,6 +83,8 @@ class Validate:
     implementation: Implementation
     seed: int
     repeats: int
+    lengths: tuple[Region, ...] = ()
+    """The region at other numbers of tokens, at which the kernel must be right too."""
     depth: Literal["search", "accept"]
     launches: int = 0
     """The number of launches in a row at the end, with every result compared."""

@@ -1,4 +1,7 @@
-"""Whole decode steps as arms: programs bound to the real weights, timed beside one another at one position."""
+"""Whole steps as arms: programs bound to the real weights, timed beside one another.
+
+Decode steps run at one position, prefill chunks from the start of the cache.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import concrete
-from agentcompile.ir.program import NativeCall, Program
+from agentcompile.ir.program import CHUNK, NativeCall, Program
 from agentcompile.ir.timing import Interval, Samples
 from agentcompile.measure.clock import Others, interval, quantum_ns, settle
 from agentcompile.runtime.memory import Memory
@@ -27,7 +30,7 @@ _ROWS = 1024  # how many steps of a sample read tokens of their own
 
 
 def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes) -> Samples:
-    """Time the programs of `request` in interleaved rounds in this process, all at its position.
+    """Time the programs of `request` in interleaved rounds in this process: steps at its position, chunks at 0.
 
     Raises:
         WrongOutput: an arm's logits are not the reference's, or it leaves the process changed.
@@ -44,7 +47,9 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
             if source not in libraries:
                 libraries[source] = Library(path)
                 require(watch, index)
-    steps = [HostStep(program, memory, executor, libraries) for program in programs]
+    fed = _fed(programs[0], memory)
+    chunk = None if programs[0].phase == "decode" else fed
+    steps = [HostStep(one, memory, executor, libraries, fed[0].numel() if chunk else 1, chunk) for one in programs]
     vocab = concrete(next(b.shape for b in programs[0].buffers if b.name == programs[0].logits))[-1]
 
     def once(index: int) -> torch.Tensor:
@@ -55,19 +60,27 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
     runs = [functools.partial(once, index) for index in range(len(steps))]
     box.write(reference_of(programs))
     live(memory, programs, [step.again for step in steps], vocab=vocab, seed=request.seed)
-    seats = memory.tokens[: programs[0].batch]
+    seats = fed[0]
     probe = Probe(seats, programs, runs, vocab=vocab, seed=request.seed)
     probe.check("before")
     watch.rebase()
     arms = []
     for index, step in enumerate(steps):
         kernels = any(isinstance(call, NativeCall) for call in step.program.calls)
-        arm = _StepArm(step, memory, request.position, box, index, probe, probes)
+        arm = _StepArm(step, memory, request.position, box, index, probe, probes, seats)
         arms.append(Watched(arm, watch, index, checked=kernels))
     samples = timed(arms, request, box, quantum_ns(), Others())
     probe.check("after")
     box.write(NOTHING)
     return samples
+
+
+def _fed(program: Program, memory: Memory) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what the programs read: memory's tokens and positions, or those of the longest chunk."""
+    if program.phase == "decode":
+        return memory.tokens[: program.batch], memory.positions[: program.batch]
+    count = min([CHUNK, *(state.shape[2] for state in memory.states())])
+    return torch.zeros(count, dtype=torch.int64), torch.arange(count)
 
 
 class _StepArm:
@@ -78,14 +91,22 @@ class _StepArm:
     """
 
     def __init__(
-        self, step: HostStep, memory: Memory, position: int, box: Box, index: int, probe: Probe, probes: Probes
+        self,
+        step: HostStep,
+        memory: Memory,
+        position: int,
+        box: Box,
+        index: int,
+        probe: Probe,
+        probes: Probes,
+        tokens: torch.Tensor,
     ) -> None:
         self._step, self._memory, self._position, self._box, self._index = step, memory, position, box, index
         self._probe = probe
-        self._tokens = memory.tokens[: step.program.batch]
+        self._tokens = tokens
         self._table = torch.zeros(_ROWS, self._tokens.numel(), dtype=torch.int64)
         self._at = torch.tensor([0, self._tokens.numel(), _ROWS])
-        self._stir = probes.call("stir", [memory.tokens, self._table, self._at])
+        self._stir = probes.call("stir", [tokens, self._table, self._at])
 
     def interval(self, batch: int) -> Interval:
         """Time `batch` steps; one more runs before them, so that caches hold what this arm leaves."""

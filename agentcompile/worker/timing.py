@@ -21,7 +21,7 @@ from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.worker.activations import WINDOWS, Seen
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.inputs import Inputs
-from agentcompile.worker.launch import workspaces
+from agentcompile.worker.launch import chunk_tokens, workspaces
 from agentcompile.worker.outputs import Witness
 from agentcompile.worker.protocol import Implementation, Reference, Time, TimeSteps, WrongOutput
 from agentcompile.worker.state import Watch, Watched, require
@@ -89,7 +89,7 @@ class _KernelArm:
     def __init__(self, inputs: Inputs, box: Box, index: int, made: Implementation, executor: Executor) -> None:
         self._inputs, self._box, self._index, self._executor = inputs, box, index, executor
         library = Library(Path(made.binary.path))
-        self._workspaces = workspaces(made.source)
+        self._workspaces = workspaces(made.source) | chunk_tokens(inputs.region)
         self._launches = [
             (library.entry(launch.entry), [self._place(name) for name in launch.arguments])
             for launch in made.source.launches

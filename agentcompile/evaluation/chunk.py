@@ -1,0 +1,54 @@
+"""Regions of a prefill at one number of tokens, as a worker validates and times the kernels that serve any number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from agentcompile.capture.chunked import at_tokens
+from agentcompile.ir.graph import Dim, concrete
+from agentcompile.ir.region import Region
+
+LENGTHS = (1, 2, 15, 33)
+"""The numbers of tokens, beside the longest and one less, at which a kernel for any chunk is validated to ship."""
+
+
+def any_chunk(region: Region) -> bool:
+    """Return whether the number of tokens of a region is open."""
+    return any(isinstance(dim, str) for port in region.ports for dim in port.shape)
+
+
+def longest(region: Region) -> int:
+    """Return the tokens of the longest chunk of a region: those that it is measured at, or what the cache holds."""
+    dims = dict(region.dims)
+    slots = [port.shape[2] for port in region.ports if port.role == "state" and len(port.shape) == 4]
+    held = [size for size in (dims.get("context"), *slots) if isinstance(size, int)]
+    return min([dims["tokens"], *held])
+
+
+def at_length(region: Region, tokens: int = 0) -> Region:
+    """Return a region with `tokens` for the number of tokens (0: the longest chunk), without its sites.
+
+    A region whose extents are numbers already is returned as it is, without its sites.
+    """
+    if not any_chunk(region):
+        return replace(region, sites=())
+    count = tokens or longest(region)
+
+    def sized(shape: tuple[Dim, ...]) -> tuple[int, ...]:
+        return concrete(shape, count)
+
+    return replace(
+        region,
+        body=at_tokens(region.body, count),
+        ports=tuple(replace(port, shape=sized(port.shape)) for port in region.ports),
+        dims=tuple((name, count if name == "tokens" else extent) for name, extent in region.dims),
+        sites=(),
+    )
+
+
+def lengths(region: Region) -> tuple[Region, ...]:
+    """Return a region of any chunk at the other lengths at which its kernels must be right; none for one length."""
+    if not any_chunk(region):
+        return ()
+    most = longest(region)
+    return tuple(at_length(region, tokens) for tokens in sorted({*LENGTHS, most - 1}) if 0 < tokens < most)
