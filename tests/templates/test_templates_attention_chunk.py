@@ -1,4 +1,4 @@
-"""Attention of a prefill chunk on a CPU: against float64, bit for bit in every chunking, and planted faults are seen."""
+"""Attention of a chunk on a CPU: against float64, bit for bit in every chunking; planted faults are seen."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 // share the rows; a row's sum stays in a thread's first-level cache between the two passes.
 #include "rmsnorm.h"
 
-static_assert(a_numel[0] == groups * hidden && b_numel[0] == groups * hidden, "an operand is broadcast");
+static_assert(a_numel[0] == y_numel[0] && b_numel[0] == y_numel[0], "an operand is broadcast");
 
 extern "C" void normalise(const normalise_args& args, int rank, int size) {
     alignas(64) float added[hidden];
