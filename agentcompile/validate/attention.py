@@ -81,7 +81,7 @@ def _rows(
     wide, size = q.wide(), abs(scale)
     scores = (wide @ k.value.T) * scale
     p = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
-    y = p @ v.value
+    y = p @ v.value if bool(v.value.isfinite().all()) else _weighed(p, v.value, visible)
     shift = ctx.coefficient * size * (wide.abs() @ k.value.abs().T)
     if q.accumulated is not None:
         shift = shift + size * (q.accumulated.expand_as(wide) @ k.value.abs().T)
@@ -105,6 +105,11 @@ def _rows(
         rounded = rounded + step @ v.value.abs()
         variance = variance + step.square() @ v.value.square() / 3.0
     return y, accumulated, rounded, variance
+
+
+def _weighed(p: Tensor, values: Tensor, visible: Tensor) -> Tensor:
+    """Return p·v over visible slots alone; the NaN of a slot that a query does not see is not in its result."""
+    return (p[:, :, None] * values).masked_fill(~visible[:, :, None], 0.0).sum(dim=1)
 
 
 def _moved(p: Tensor, shift: Tensor, distance: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from agentcompile.capture.batched import batched
 from agentcompile.capture.chunked import at_tokens
-from agentcompile.ir.graph import Dim, DType, Use
+from agentcompile.ir.graph import Dim, DType, Use, View
 from agentcompile.ir.region import Regime, Region
 from agentcompile.regions.partition import partition
 from tests.unit.graphs import Builder, permuted, seen
@@ -49,6 +49,15 @@ def region(kind: str, at: Extents) -> Region:
     graph = batched(build.graph(**outputs), at.batch)
     regime = Regime(phase="decode", batch=at.batch, context=(1, at.context))
     return next(region for region in partition(graph, regime).regions if region.kind == kind)
+
+
+def any_chunk(kind: str, at: Extents) -> Region:
+    """The region of `kind` of a prefill whose number of tokens is open, measured at `at.tokens` of them."""
+    at = replace(at, tokens=at.tokens or CHUNK)
+    build = Builder("prefill", at.dtype)
+    graph = build.graph(**{**_MAKERS, **_CHUNK_MAKERS, **_ANY_CHUNK_MAKERS}[kind](build, at))
+    regime = Regime(phase="prefill", context=(1, at.context))
+    return next(region for region in partition(graph, regime, tokens=at.tokens).regions if region.kind == kind)
 
 
 def _of_chunk(kind: str, at: Extents) -> Region:
@@ -185,7 +194,8 @@ def _appended(norms: bool) -> Callable[[Builder, Extents], dict[str, str]]:
             extents = (1, at.kv_heads, at.context, d)
             state = build.input(name, extents, "state")
             caches.append(build.op("cache_append", state, new, positions, shape=extents, alias=state, mutates=(0,)))
-        return {"y": build.op("attention", turned[0], *caches, positions, shape=(1, at.q_heads, "T", d), scale=d**-0.5)}
+        shape = (1, at.q_heads, "T", d)
+        return {"y": build.op("attention", turned[0], *caches, positions, shape=shape, scale=d**-0.5, window=at.window)}
 
     return make
 
@@ -194,6 +204,13 @@ def _add_norm(build: Builder, at: Extents) -> dict[str, str]:
     shape = (1, at.count, at.hidden)
     s = build.op("add", *(build.input(name, shape, "activation") for name in ("a", "b")), shape=shape)
     return {"s": s, "y": _norm(build, at, s)}
+
+
+def _last(build: Builder, at: Extents) -> dict[str, str]:
+    last = Use(value=_x(build, at), views=(View(op="slice", args=(1, -1, "T")),))
+    norm, shape = build.input("norm", (at.hidden,)), (1, 1, at.hidden)
+    n = build.op("rms_norm", last, norm, shape=shape, eps=1e-6, offset=at.offset)
+    return {"y": _linear(build, replace(at, tokens=0), n, "w", at.rows[0])}
 
 
 _MAKERS: dict[str, Callable[[Builder, Extents], dict[str, str]]] = {
@@ -220,6 +237,13 @@ _CHUNK_MAKERS: dict[str, Callable[[Builder, Extents], dict[str, str]]] = {
     "rope-append": _appended(False),
     "qknorm-rope-append": _appended(True),
 }
+
+_ANY_CHUNK_MAKERS: dict[str, Callable[[Builder, Extents], dict[str, str]]] = {
+    "rope-attention-prefill": _appended(False),
+    "qknorm-rope-attention-prefill": _appended(True),
+    "last-rmsnorm-linear": _last,
+}
+"""Those of a prefill on a CPU, whose kernels serve chunks of any length."""
 
 KINDS: tuple[str, ...] = tuple(_MAKERS)
 """Every kind of a decode step that `region` can make."""

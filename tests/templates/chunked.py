@@ -1,0 +1,79 @@
+"""A CPU template of a prefill built once, and run on chunks of any length, for tests that compare it with float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from agentcompile.build import Binary, compile, compile_executor, find_toolchain
+from agentcompile.ir.region import Region
+from agentcompile.ir.target import Target
+from agentcompile.ir.template import Params, Source, Template
+from agentcompile.materialize import specialise
+from agentcompile.ops.reference import DTYPES
+from agentcompile.runtime.native import Executor, Library, Program
+from agentcompile.system.probe import probe
+from agentcompile.system.store import Store
+from agentcompile.worker.launch import bind
+from tests.templates.shapes import Extents, any_chunk
+from tests.templates.suite import problems
+
+TOKENS = 256
+"""The length that a chunk's kernels are made at."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Built:
+    """A template at one point, made for chunks of up to `TOKENS` tokens."""
+
+    template: Template
+    region: Region
+    source: Source
+    binary: Binary
+    library: Library
+
+
+class Workshop:
+    """This host's toolchain, executors of several sizes, and a store of binaries."""
+
+    def __init__(self, root: Path) -> None:
+        self.store, self.toolchain = Store(root), find_toolchain()
+        self.target = probe(toolchain=self.toolchain.name, threads=2)
+        self._path = compile_executor(self.store, toolchain=self.toolchain)
+
+    def executor(self, threads: int) -> Executor:
+        """The pool of that many threads."""
+        return Executor(self._path, threads)
+
+    def build(
+        self,
+        template: Template,
+        at: Extents,
+        *,
+        params: Params = (),
+        target: Target | None = None,
+        change: tuple[str, str] | None = None,
+    ) -> Built:
+        """A legal point of `template`, by default its default; `change` is a text in it and what takes its place."""
+        region, here = any_chunk(template.region, replace(at, tokens=TOKENS)), target or self.target
+        params = params or template.defaults
+        assert problems(region, template, params, here) == ()
+        source = specialise(template, region, params, here)
+        if change is not None:
+            assert source.text.count(change[0]) == 1, change[0]
+            source = replace(source, text=source.text.replace(*change))
+        binary = compile(source, self.store, toolchain=self.toolchain, limit_s=120)
+        assert isinstance(binary, Binary), binary
+        return Built(template=template, region=region, source=source, binary=binary, library=Library(Path(binary.path)))
+
+    def run(self, built: Built, buffers: Mapping[str, torch.Tensor], n: int, threads: int = 2) -> None:
+        """Run a chunk of `n` tokens; workspaces hold NaN before."""
+        scratch = {
+            name: torch.full((count,), float("nan") if dtype in ("fp32", "bf16") else -1, dtype=DTYPES[dtype])
+            for name, dtype, count, _ in built.source.workspaces
+        }
+        every = {**buffers, **scratch, "count": torch.tensor([n])}
+        Program(self.executor(threads), bind(built.source, built.library, every)).run()
