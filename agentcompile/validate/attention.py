@@ -125,10 +125,11 @@ def _variance(q: Bounded, k: Bounded, v: Bounded, p: Tensor, y: Tensor, scale: f
     wide = q.wide()
     total = torch.zeros_like(y)
     if q.variance is not None:
-        mean = p @ k.value
-        for row in range(len(p)):  # the covariance of keys and values under p is one [D, D] matrix a query
-            slope = (k.value * p[row, :, None]).T @ v.value - torch.outer(mean[row], y[row])
-            total[row] += scale**2 * (q.variance.expand_as(wide)[row] @ slope.square())
+        # The covariance of keys and values under p is one [D, D] matrix a query; a single product makes them all.
+        weighed = (p.T[:, :, None] * v.value[:, None, :]).flatten(1)  # [slots, rows · D]
+        mixed = (k.value.T @ weighed).view(-1, *y.shape).transpose(0, 1)  # [rows, D of keys, D of values]
+        slope = mixed - (p @ k.value)[:, :, None] * y[:, None, :]
+        total = total + scale**2 * torch.einsum("rd,rde->re", q.variance.expand_as(wide), slope.square())
     if k.variance is not None:
         fresh = k.variance.any(dim=1)
         scores = scale**2 * (wide.square() @ k.variance[fresh].T)
