@@ -22,7 +22,7 @@ Past = Literal[
     "towering", "twins", "worn",
 ]  # fmt: skip
 
-STARTS = (0, 1, 15, 63, 64, 65, 250, 1025)
+STARTS = (0, 1, 15, 30, 63, 64, 65, 95, 223, 479, 991, 1025, 1966)
 """First positions of a chunk of tokens, which see the cache before it and what it appends."""
 ANGLES = (700, 0, 1, 4097, 32767, 131000)
 """Positions whose rotation angles are tested; the first is the everyday one."""
