@@ -213,6 +213,15 @@ def _last(build: Builder, at: Extents) -> dict[str, str]:
     return {"y": _linear(build, replace(at, tokens=0), n, "w", at.rows[0])}
 
 
+def _heads_residual(build: Builder, at: Extents) -> dict[str, str]:
+    rows, width = at.rows[0], at.q_heads * at.head_dim
+    x = build.input("x", (1, at.q_heads, "T", at.head_dim), "activation")
+    views = (View(op="permute", args=(0, 2, 1, 3)), View(op="reshape", args=(1, "T", width)))
+    inputs = [build.input("w", (rows, width))] + [build.input("w_bias", (rows,))] * at.bias
+    p = build.op("linear", Use(value=x, views=views), *inputs, shape=(1, "T", rows))
+    return {"y": build.op("add", p, build.input("r", (1, "T", rows), "activation"), shape=(1, "T", rows))}
+
+
 _MAKERS: dict[str, Callable[[Builder, Extents], dict[str, str]]] = {
     "embedding": _embedding,
     "position-table": _position_table,
@@ -242,6 +251,7 @@ _ANY_CHUNK_MAKERS: dict[str, Callable[[Builder, Extents], dict[str, str]]] = {
     "rope-attention-prefill": _appended(False),
     "qknorm-rope-attention-prefill": _appended(True),
     "last-rmsnorm-linear": _last,
+    "heads-linear-residual": _heads_residual,
 }
 """Those of a prefill on a CPU, whose kernels serve chunks of any length."""
 

@@ -1,0 +1,18 @@
+// The chunk's tokens once as bf16 rows, then AMX tiles of them and of the weights as they lie.
+#include "gemm_operand.h"
+#include "gemm_tiles.h"
+
+using Engine = Tiles<w_t>;
+
+extern "C" void pack(const pack_args& a, int rank, int size) {
+    rows_operand<Engine, hidden>(a.x, reinterpret_cast<Engine::operand*>(a.xs), *a.count, rank, size);
+}
+
+extern "C" void multiply(const multiply_args& a, int rank, int size) {
+    const auto* xs = reinterpret_cast<const Engine::operand*>(a.xs);
+    multiply_family<Engine, PANEL, KBLOCK, hidden>(
+        w_rows, a.w, xs, *a.count, rank, size, [&](int, long token, long row, const float* sums, long some) {
+            const long at = token * rows + row;
+            finish_residual(a.y + at, sums, some, has_b ? a.b + row : nullptr, a.r + at);
+        });
+}
