@@ -9,7 +9,7 @@ import torch
 
 from agentcompile.ir.graph import DType
 from agentcompile.ops.reference import DTYPES
-from tests.templates.chunked import TOKENS, Built, Workshop
+from tests.templates.chunked import AVX512_BF16, TOKENS, Built, Workshop
 from tests.templates.shapes import Extents
 from tests.templates.suite import CATALOG, legal
 
@@ -147,9 +147,9 @@ def error(made: torch.Tensor, exact: torch.Tensor, dtype: DType, loud: float = 1
     return float(((made.double() - exact).abs() / (within * (1 + exact.abs()))).max())
 
 
-def built_of(workshop: Workshop, name: str, *, wide: bool = False) -> tuple[Built, Extents, bool]:
+def built_of(workshop: Workshop, name: str, isa: tuple[str, ...] | None = None) -> tuple[Built, Extents, bool]:
     id, at = CASES[name]
-    target = workshop.wide if wide else None
+    target = None if isa is None else workshop.having(*isa)
     return workshop.build(CATALOG.get(id, at.dtype), at, target=target), at, id.startswith("qknorm")
 
 
@@ -212,9 +212,13 @@ def test_every_point_is_right(workshop: Workshop, id: str) -> None:
         assert error(made, exact, "bf16") <= 1, point.label
 
 
-@pytest.mark.parametrize("name", ["rope bf16 window", "qknorm fp32 window"])
-def test_with_the_instructions_of_avx512_it_is_right(workshop: Workshop, name: str) -> None:
-    built, at, norms = built_of(workshop, name, wide=True)
+@pytest.mark.parametrize(
+    ("name", "isa"),
+    [("rope bf16 window", AVX512_BF16), ("qknorm fp32 window", AVX512_BF16), ("rope bf16 window", ())],
+    ids=["avx512 bf16", "avx512 fp32", "none bf16"],
+)
+def test_with_more_or_fewer_instructions_it_is_right(workshop: Workshop, name: str, isa: tuple[str, ...]) -> None:
+    built, at, norms = built_of(workshop, name, isa)
     prompt, start = Prompt.of(at), 63
     exact, whole = wanted(at, prompt, norms), Caches.before(start, at, prompt, norms)
     once = attend(workshop, built, prompt, whole, start, TOKENS)
