@@ -3,13 +3,13 @@
 //
 //   a task           a KV head x consecutive tokens, with all GROUP query heads of the head: up to ROWS rows of queries
 //   a block          BLOCK slots, counted from slot 0: keys packed once for all rows, lane = slot, and values,
-//                    lane = element; both widened to float
+//                    lane = element; widened to float, but keys where vdpbf16ps multiplies them
 //   HIGH rows at a   1. scores   weights[r][s] = scale * q[r] . k[s]                (chunk_tiles.h)
 //   time, a block    2. softmax  new maximum, weights[r][s] = exp(weights[r][s] - maximum), lane = slot
 //                    3. values   sum[r] = sum[r] * keep[r] + sum_s weights[r][s] * v[s]
 //
 // GQA packs the heads of a group: they share keys and values, so a pass over a block has GROUP times as many rows, and
-// packing, which costs a load and a store an element, is shared among ROWS * 2 multiply-adds an element. Scores of HIGH
+// packing, which costs a load and a store an element, is shared among ROWS multiply-adds an element. Scores of HIGH
 // rows stay in the first-level cache; keys, values and sums are in the second.
 //
 // The blocks of a query and the order of its sums follow from its position alone: neither the chunk, nor the rows
