@@ -14,9 +14,21 @@ from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Prepared
 from agentcompile.ir.attempt import Judged, Times
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.timing import Clock, Round, Samples, Timing
-from agentcompile.ir.trial import Check, Crashed, Disturbed, Impossible, Incorrect, Measured, NumericReport, Verdict
+from agentcompile.ir.trial import (
+    NO_INTERVAL,
+    Check,
+    Crashed,
+    Disturbed,
+    Impossible,
+    Incorrect,
+    Measured,
+    NumericReport,
+    Verdict,
+)
 from agentcompile.measure import POLICY
+from agentcompile.refine import feedback
 from agentcompile.refine.contract import contract_of
+from agentcompile.refine.feedback import Beside
 from agentcompile.refine.incumbent import Bar, bar_of
 from agentcompile.refine.judging import RegionJudge, admissible
 from agentcompile.tuning.jobs import JobMaker
@@ -209,6 +221,27 @@ def test_a_busy_moment_of_one_kernel_does_not_move_the_bar() -> None:
     assert ("retaken",) in evaluator.log
     assert found.times == bar.times
     assert told(found)["beside_incumbent"]["speedup"] == pytest.approx(700 / 600, rel=1e-3)
+
+
+def test_feedback_says_how_much_error_is_allowed_and_counts_only_flops_that_there_are() -> None:
+    checks = (
+        Check(name="error-ratio", ok=True, measured=0.8, allowed=1.3),
+        Check(name="error ratio", ok=True, measured=2.0, allowed=32.0),
+    )
+    for check in checks:
+        report = replace(RIGHT, checks=(check,), error_ratio=7.0)
+        found = feedback.told(Incorrect(report=report), REGION, 0.0)
+        assert (found["error_ratio"], found["error_ratio_allowed"]) == (check.measured, check.allowed)
+    measured = judged(Scripted(us={"": 20.0, "linear/written": 30.0})).verdict
+    bare = replace(REGION, cost=replace(REGION.cost, flops=0))
+    rates = [feedback.told(measured, region, 0.0)["gflop_per_s"] for region in (REGION, bare)]
+    assert rates == [pytest.approx(REGION.cost.flops / 30_000, abs=1e-3), None]
+
+
+def test_a_comparison_without_an_interval_says_so() -> None:
+    beside = Beside(label="pytorch", comparison="INCONCLUSIVE", log_ratio=0.1, half_width=NO_INTERVAL, incumbent_ns=1.0)
+    assert beside.told["interval"] is None
+    assert replace(beside, half_width=0.1).told["interval"] == [1.0, 1.2214]
 
 
 def test_pytorch_is_the_bar_where_no_kernel_is_faster() -> None:
