@@ -1,4 +1,4 @@
-"""A session whose times to beat were taken at a busy moment: what it asks, and which kernel it holds to be the fastest."""
+"""A session whose times to beat were taken at a busy moment: what it asks, and which kernel counts as the fastest."""
 
 from __future__ import annotations
 

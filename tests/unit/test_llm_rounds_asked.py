@@ -269,3 +269,7 @@ def test_a_compile_hands_the_round_and_the_trials_on_to_the_question(tmp_path: P
     assert ask(task, (start.id,), 3, False) is None
     assert wire.rounds == [2]
     assert counsel.digests
+
+
+def test_a_search_in_rounds_says_how_many_candidates_one_tries() -> None:
+    assert [strategy_of(name).tries for name in ("llm-rounds", "llm-rounds:width=7", "mcts+advice")] == [15, 7, 0]
