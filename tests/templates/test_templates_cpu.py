@@ -1,4 +1,4 @@
-"""Every CPU template of a decode step over the glob: it compiles for this host and for less; it is right at edge sizes."""
+"""Every CPU template of a decode step: it compiles for this host and for less, and is right at edge sizes."""
 
 from __future__ import annotations
 
