@@ -125,10 +125,12 @@ def dtype(s: Subject) -> Iterator[Finding]:
 
 
 def extents(s: Subject) -> Iterator[Finding]:
-    """Check that the number of tokens is fixed, unless the kernel is given it: else only PyTorch runs any chunk."""
+    """Check that the number of tokens is fixed, and open for a kernel that is given it: else PyTorch runs the chunk."""
     open_ended = [port.name for port in s.region.ports if any(isinstance(dim, str) for dim in port.shape)]
     if open_ended and s.template.language != "library" and not s.template.any_chunk:
         yield _found("extents", f"{', '.join(open_ended)}: the number of tokens is open, a kernel needs one")
+    if s.template.any_chunk and not open_ended:
+        yield _found("extents", "its kernels are given the number of tokens, which is fixed here")
 
 
 def isa(s: Subject) -> Iterator[Finding]:

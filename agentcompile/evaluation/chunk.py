@@ -8,8 +8,11 @@ from agentcompile.capture.chunked import at_tokens
 from agentcompile.ir.graph import Dim, concrete
 from agentcompile.ir.region import Region
 
-LENGTHS = (1, 2, 15, 33)
-"""The numbers of tokens, beside the longest and one less, at which a kernel for any chunk is validated to ship."""
+VALIDATED = 33
+"""The tokens of the chunk on which a kernel for any chunk is validated: longer ones only take longer to compute
+exactly, and whatever is timed is compared at the longest."""
+SHORTEST = (1, 2)
+"""The other numbers of tokens, beside the longest and one less, at which a kernel must be right to ship."""
 
 
 def any_chunk(region: Region) -> bool:
@@ -23,6 +26,11 @@ def longest(region: Region) -> int:
     slots = [port.shape[2] for port in region.ports if port.role == "state" and len(port.shape) == 4]
     held = [size for size in (dims.get("context"), *slots) if isinstance(size, int)]
     return min([dims["tokens"], *held])
+
+
+def validated(region: Region) -> int:
+    """Return the tokens of the chunk on which the whole correctness suite runs; 0 where their number is fixed."""
+    return min(VALIDATED, longest(region)) if any_chunk(region) else 0
 
 
 def at_length(region: Region, tokens: int = 0) -> Region:
@@ -51,4 +59,5 @@ def lengths(region: Region) -> tuple[Region, ...]:
     if not any_chunk(region):
         return ()
     most = longest(region)
-    return tuple(at_length(region, tokens) for tokens in sorted({*LENGTHS, most - 1}) if 0 < tokens < most)
+    others = {*SHORTEST, most - 1, most} - {0, validated(region)}
+    return tuple(at_length(region, tokens) for tokens in sorted(others) if tokens <= most)

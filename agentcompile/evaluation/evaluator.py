@@ -17,7 +17,7 @@ from agentcompile.backends import backend_of
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.control.steering import Steering
-from agentcompile.evaluation.chunk import at_length, lengths
+from agentcompile.evaluation.chunk import at_length, lengths, validated
 from agentcompile.evaluation.feeder import feed
 from agentcompile.evaluation.jobs import (
     Baseline,
@@ -182,7 +182,7 @@ class WorkerEvaluator:
             self._pool.worker(slot).ask(request, limit_s=limits.build_s + limits.start_s)
             return
         validate = p.Validate(
-            region=at_length(job.region),
+            region=at_length(job.region, validated(job.region)),
             lengths=lengths(job.region) if depth == "accept" else (),
             implementation=implementation(job, work.binary),
             seed=self._seed,

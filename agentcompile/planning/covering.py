@@ -9,7 +9,7 @@ from agentcompile.evaluation.time_budget import TimeBudget, floor_of
 from agentcompile.events import ChoiceMade, Emit, Warned
 from agentcompile.ir.trial import Choice, Kernel, Rule
 from agentcompile.planning.chunks import Chunks, capacity
-from agentcompile.planning.plans import NEAR, Planned, contenders, plan
+from agentcompile.planning.plans import NEAR, OPTIMISM, Planned, contenders, plan
 from agentcompile.runs.stages import stage
 from agentcompile.search import RegionStrategy
 from agentcompile.system.probe import cpus_at_once, others_running
@@ -18,6 +18,7 @@ from agentcompile.tuning.prepared import PreparedModel
 from agentcompile.tuning.ranker import Ranker
 from agentcompile.tuning.ranking import LEAVING_NS, Ranking
 from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.untimed import Estimates
 
 TIMED: tuple[Rule, ...] = ("isolated", "admitted")
@@ -43,16 +44,33 @@ def search(
             emit(Warned(text=least))
         scheduler.evaluate_requests()
         scheduler.try_first_candidates(tried)
-        chosen = (
-            contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns) if tried else ()
-        )
+        chosen = (*_worth(prepared, scheduler), *_worth_of_prompts(prepared, scheduler)) if tried else ()
         scheduler.search(chosen, tried, strategy)
-        near = contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns, NEAR)
+        near = _worth(prepared, scheduler, NEAR)
+        prompts = _worth_of_prompts(prepared, scheduler, NEAR)
         # With too little time for all, only the regions of the cheapest cover as it is now.
-        if budget.confirming() < CONFIRM_S * len(near):
-            near = contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns, 1.0)
-        scheduler.confirm([*near, *prepared.prompt_tasks])
+        if budget.confirming() < CONFIRM_S * (len(near) + len(prompts)):
+            near, prompts = _worth(prepared, scheduler, 1.0), _worth_of_prompts(prepared, scheduler, 1.0)
+        scheduler.confirm([*near, *(prompts if _any_chunk(prepared) else prepared.prompt_tasks)])
         say(f"{scheduler.trials.candidates} candidates, {len(chosen)} regions searched")
+
+
+def _worth(prepared: PreparedModel, scheduler: TaskScheduler, hope: float = OPTIMISM) -> tuple[TuneTask, ...]:
+    """Return the tasks of decode steps that would enter a step's cheapest cover at `hope` times their best time."""
+    return contenders(prepared.decode, prepared.tasks, scheduler.best_ns(), scheduler.fallback_ns, hope)
+
+
+def _worth_of_prompts(
+    prepared: PreparedModel, scheduler: TaskScheduler, hope: float = OPTIMISM
+) -> tuple[TuneTask, ...]:
+    """Return the like of a prefill; none on a device where a chunk has few candidates, which are tried at first."""
+    if not _any_chunk(prepared):
+        return ()
+    return contenders([prepared.prefill], prepared.prompt_tasks, scheduler.best_ns(), scheduler.fallback_ns, hope)
+
+
+def _any_chunk(prepared: PreparedModel) -> bool:
+    return backend_of(prepared.here.device).any_chunk
 
 
 def choose(ranker: Ranker, rule: Rule, emit: Emit) -> dict[str, Ranking]:

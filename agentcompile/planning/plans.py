@@ -14,10 +14,9 @@ from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
 from agentcompile.tuning.partitions import Cut
 from agentcompile.tuning.ranking import Ranking
+from agentcompile.tuning.scheduler import STEPS_PER_CHUNK
 from agentcompile.tuning.tasks import TuneTask, templates_of
 
-STEPS_PER_CHUNK = 128
-"""Decode steps assumed for each prefill chunk: a chat turn with a short prompt and a medium answer."""
 OPTIMISM = 0.75
 """Factor on a region's time that a search might reach: one that even so enters no cover is not searched further."""
 NEAR = 0.93

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
+from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.time_budget import Left, any_time
 from agentcompile.events import Emit, StepsTimed
@@ -136,7 +137,9 @@ class StepTimer:
 
     def _beside_pytorch(self, parts: Arm, seed: int) -> Timing | Death:
         arms = [("pytorch", tuple(as_fallback(part, "baseline") for part in parts)), ("plan", parts)]
-        return self._timed(arms, POLICY.confirm_rounds, POLICY.confirm_processes, POLICY.claim, seed + (1 << 20))
+        # PyTorch may take seconds for a chunk on a CPU, and a plan is several times faster or slower, or all the same.
+        processes = 1 if self._chunk and backend_of(self._kind).any_chunk else POLICY.confirm_processes
+        return self._timed(arms, POLICY.confirm_rounds, processes, POLICY.claim, seed + (1 << 20))
 
     def confirm_beside_pytorch(self, parts: Arm, seed: int) -> tuple[Arm, Contrast]:
         """Time the plan beside PyTorch; while it is not faster, let half of its kernels fall back, in the end all.

@@ -25,6 +25,8 @@ PACE_SHARE = 0.5
 """The share of the search's time that the first candidates of all regions may take."""
 LEAST = 6
 """The candidates that a searched region may evaluate, however small its share of the budget."""
+STEPS_PER_CHUNK = 128
+"""Decode steps assumed for each prefill chunk: a chat turn with a short prompt and a medium answer."""
 MOST = 48
 """The most candidates that a region's search evaluates: beyond them it no longer pays, whatever the budget."""
 
@@ -152,7 +154,11 @@ class TaskScheduler:
 
 
 def _room(task: TuneTask, best_ns: float, advice: Advice) -> float:
-    """Return by how many ns all sites of a region exceed what they can reach; at least some, because that is rough."""
+    """Return by how many ns all sites of a region exceed what they can reach; at least some, because that is rough.
+
+    A prefill's sites count by their share of a decode step, of which there are `STEPS_PER_CHUNK` to a chunk.
+    """
     expected = advice.diagnosis.attainable_us if advice.diagnosis is not None else None
     least = max(task.floor_ns, 1e3 * (expected or 0.0))
-    return max(best_ns - least, best_ns / 20, 1.0) * max(len(task.region.sites), 1)
+    own = max(best_ns - least, best_ns / 20, 1.0) * max(len(task.region.sites), 1)
+    return own / STEPS_PER_CHUNK if task.region.regime.phase == "prefill" else own

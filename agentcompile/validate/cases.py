@@ -22,6 +22,8 @@ Past = Literal[
     "towering", "twins", "worn",
 ]  # fmt: skip
 
+STARTS = (0, 1, 15, 30, 63, 64, 65, 95, 223, 479, 991, 1025, 1966)
+"""First positions of a chunk of tokens, which see the cache before it and what it appends."""
 ANGLES = (700, 0, 1, 4097, 32767, 131000)
 """Positions whose rotation angles are tested; the first is the everyday one."""
 LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 513, 700, 1025, 1999, 2048)
@@ -80,7 +82,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     ops = {node.op for node in region.body.nodes}
     context = _context(region)
     attends = "attention" in ops
-    tried = sorted({n for n in LENGTHS if n <= context} | {context, max(1, context - 1)})
+    tried = _lengths(region, context)
     everyday = _near(tried, min(700, context * 3 // 4))  # with unused slots after it
     found = [
         Case(style="normal", length=everyday),
@@ -195,6 +197,16 @@ def _thorough(tried: list[int], everyday: int, attends: bool) -> list[Case]:
             for place in (0.0, 1.0)
         ]
     return found
+
+
+def _lengths(region: Region, context: int) -> list[int]:
+    """Return the visible lengths of the newest token, ascending.
+
+    A chunk's tokens see as many lengths as there are tokens, so few starts of a chunk cover all of them.
+    """
+    chunk = dict(region.dims).get("tokens", 1) if region.regime.phase == "prefill" else 1
+    found = LENGTHS if chunk == 1 else [chunk + start for start in STARTS]
+    return sorted({n for n in found if n <= context} | {context, max(1, context - 1)})
 
 
 def _context(region: Region) -> int:

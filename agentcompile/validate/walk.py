@@ -27,6 +27,7 @@ _READ = 12 << 30  # the bytes of caches that the launches of a walk may read on 
 _KEPT = 192 << 20  # the bytes of float64 activations of a walk, with their errors
 _WORK = {"cpu": 7e8, "cuda": 4e10}  # the number of scores, times their width, that the reference of a walk may cost
 _MOST = {"cpu": 768, "cuda": 1024}  # the most launches of a walk, where nothing else limits them
+_FEWEST = 24  # the fewest launches of a walk in chunks, each of which fills many slots
 _LOOKED = 1 << 17
 """The bytes of caches up to which they are compared whole after each launch; twice as many after every second."""
 _RUN = 256
@@ -60,7 +61,10 @@ class Walker:
         device = torch.get_default_device().type
         work = _WORK[device] / (batch * wide * width * max(1, context // 2))
         read = _READ / (batch * kv_heads * context * width * item) if not backend_of(device).own_memory else work
-        most = max(96, int(min(_MOST[device], work, read, _KEPT / (batch * (wide + 2 * kv_heads) * width * 32))))
+        kept = _KEPT / (batch * (wide + 2 * kv_heads) * width * 32)
+        most = max(96, int(min(_MOST[device], work, read, kept)))
+        if self.span > 1:
+            most = max(_FEWEST, most // self.span)
         count = 0
         for path in starts(context, self.span, most, self.seed):
             # A single query head is zero at every other length only, so a second walk covers the other lengths.

@@ -18,7 +18,6 @@
 // balances them without a look at the time.
 #include "chunk_tiles.h"
 #include "rmsnorm.h"
-#include "silu.h"
 
 constexpr long GROUP = q_heads / kv_heads;
 constexpr long QUERIES = ROWS / GROUP;
@@ -84,6 +83,25 @@ inline float top_lane(vf v) {
     return top;
 }
 
+// exp(x) of x <= 0 as in silu.h, 2 ulp, with one power of two: below the smallest normal number it is 0, which is no
+// weight beside the largest score's, 1. A NaN stays one.
+inline vf exponential_below(vf x) {
+    const vf lowest = splat(-87.0f), magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to the nearest integer
+    const vf held = x < lowest ? lowest : x, shifted = held * 1.44269504f + magic, n = shifted - magic;
+    vf r = held - n * 0.693359375f;
+    r = r - n * -2.12194440e-4f;
+    vf p = splat(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    // The low bits of `shifted` are n; moved to the exponent they give 2^n.
+    const vf power = (vf)(((vu)shifted << 23) + (127u << 23));
+    return x < lowest ? vf{} : p * power;
+}
+
 // Makes weights of the scores [low, high) of a row and adds them to the lanes of `total`, of which slot s has lane
 // s % LANES. Returns the factor for what was summed before. A NaN among the scores becomes a weight, and so the result.
 inline float soften(float* w, long low, long high, float& top, vf& total) {
@@ -104,7 +122,7 @@ inline float soften(float* w, long low, long high, float& top, vf& total) {
     const float keep = next == top ? 1.0f : std::exp(top - shift);
     total = total * keep;
     for (long i = first; i < high; i += LANES) {
-        vf weight = exponential(wide::load(w + i) - shift);
+        vf weight = exponential_below(wide::load(w + i) - shift);
         if (!whole(i)) weight = seen(i) ? weight : vf{};
         wide::store(w + i, weight);
         total = total + weight;
@@ -153,6 +171,12 @@ inline void attend_tile(
     }
 }
 
+// Prefetches rows [begin, end) into the second cache.
+template <class T> inline void fetch_rows(const T* rows, long begin, long end) {
+    const char* p = reinterpret_cast<const char*>(rows + begin * head_dim);
+    for (long i = 0; i < (end - begin) * head_dim * long(sizeof(T)); i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+
 // Attention of the tokens [begin, end) of a chunk, all query heads of one KV head.
 template <class A> inline void attend_task(const A& a, long head, long begin, long end, Rows& rows, float* packed) {
     const long n = *a.count, count = (end - begin) * GROUP;
@@ -168,7 +192,12 @@ template <class A> inline void attend_task(const A& a, long head, long begin, lo
         const long here = std::min(BLOCK, stop - slot), from = (head * context + slot) * head_dim;
         pack_rows_across<k_cache_t, head_dim>(a.k_cache + from, here, keys);
         pack_columns<v_cache_t, head_dim, BLOCK>(a.v_cache + from, here, values);
+        // While a tile is computed, its share of the next block comes closer.
+        const long next = std::clamp<long>(stop - slot - BLOCK, 0, BLOCK);
         for (long row = 0; row < count; row += HIGH) {
+            const long near = next * row / count, far = next * std::min(row + HIGH, count) / count;
+            fetch_rows(a.k_cache + from + BLOCK * head_dim, near, far);
+            fetch_rows(a.v_cache + from + BLOCK * head_dim, near, far);
             long low[HIGH], high[HIGH];
             for (int r = 0; r < HIGH; ++r) {
                 high[r] = std::clamp<long>(position(row + r) + 1 - slot, 0, here);

@@ -134,7 +134,7 @@ def test_people_find_every_kernel_and_see_the_tree(refined: Refined) -> None:
     shown = flows.verb(refined.home, "refine", "show", refined.run)
     assert shown.code == 0, shown.err
     assert "✗ build-failed" in shown.out
-    assert "finished, 4 of 4 attempts" in shown.out
+    assert "done, 4 of 4 attempts" in shown.out
     one = flows.verb(refined.home, "refine", "show", refined.run, "--node", 3)
     assert f"+{SHARES.splitlines()[0]}" in one.out
     assert "give each thread a share" in one.out

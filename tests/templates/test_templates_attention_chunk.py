@@ -147,9 +147,10 @@ def error(made: torch.Tensor, exact: torch.Tensor, dtype: DType, loud: float = 1
     return float(((made.double() - exact).abs() / (within * (1 + exact.abs()))).max())
 
 
-def built_of(workshop: Workshop, name: str, change: tuple[str, str] | None = None) -> tuple[Built, Extents, bool]:
+def built_of(workshop: Workshop, name: str, *, wide: bool = False) -> tuple[Built, Extents, bool]:
     id, at = CASES[name]
-    return workshop.build(CATALOG.get(id, at.dtype), at, change=change), at, id.startswith("qknorm")
+    target = workshop.wide if wide else None
+    return workshop.build(CATALOG.get(id, at.dtype), at, target=target), at, id.startswith("qknorm")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -209,6 +210,18 @@ def test_every_point_is_right(workshop: Workshop, id: str) -> None:
         built = workshop.build(template, at, params=point.params)
         made = attend(workshop, built, prompt, Caches.before(start, at, prompt, norms), start, n)
         assert error(made, exact, "bf16") <= 1, point.label
+
+
+@pytest.mark.parametrize("name", ["rope bf16 window", "qknorm fp32 window"])
+def test_with_the_instructions_of_avx512_it_is_right(workshop: Workshop, name: str) -> None:
+    built, at, norms = built_of(workshop, name, wide=True)
+    prompt, start = Prompt.of(at), 63
+    exact, whole = wanted(at, prompt, norms), Caches.before(start, at, prompt, norms)
+    once = attend(workshop, built, prompt, whole, start, TOKENS)
+    assert error(once, exact[:, start : start + TOKENS], at.dtype) <= 1
+    caches = Caches.before(start, at, prompt, norms)
+    first, rest = (attend(workshop, built, prompt, caches, *part) for part in ((start, 37), (start + 37, 219)))
+    assert torch.equal(torch.cat((first, rest), dim=1), once)
 
 
 PLANTED = {
