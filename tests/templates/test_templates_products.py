@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from agentcompile.ir.template import Params
 from agentcompile.materialize import specialise
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.ops.reference import DTYPES
-from agentcompile.runtime.native import Library, Program
+from agentcompile.runtime.native import Program
 from agentcompile.worker.launch import bind, runner
 from agentcompile.worker.protocol import Implementation
 from tests.templates.chunked import TOKENS, Built, Workshop
@@ -25,7 +24,6 @@ from tests.templates.suite import BIASED, CATALOG, FAMILIES, failed, legal, prob
 Tensors = dict[str, torch.Tensor]
 Isa = tuple[str, ...] | None
 COUNTS = (1, 2, 15, 16, 17, 33, TOKENS - 1, TOKENS)
-HEADER = Path(__file__).parent / "intrinsics_512.h"
 GUARD = 64
 """Elements behind every output and workspace that nothing may write."""
 TEMPLATES = [t for t in CATALOG.templates if t.id.endswith(("/panels", "/panels-rows", "/tiles"))]
@@ -240,21 +238,8 @@ def test_it_is_right_without_any_instruction_set(workshop: Workshop, dtype: DTyp
         ("rmsnorm-gateup-silu-mul/panels", "bf16", "avx512_bf16"),
     ],
 )
-def test_vectors_of_512_bits_are_right_when_emulated(workshop: Workshop, id: str, dtype: DType, isa: str) -> None:
-    template, target = CATALOG.get(id, dtype), replace(workshop.target, isa=MORE[isa])
-    region = any_chunk(template.region, replace(odd(template.region, dtype), tokens=TOKENS))
-    source = specialise(template, region, template.defaults, target)
-    include = "#include <immintrin.h>\n"
-    assert source.text.count(include) == 1
-    text = source.text.replace("_mm512_", "emulated_512_").replace(include, include + HEADER.read_text())
-    binary = compile(
-        replace(source, text=text, flags=("-mavx2", "-mfma", "-Wno-psabi")),
-        workshop.store,
-        toolchain=workshop.toolchain,
-        limit_s=120,
-    )
-    assert isinstance(binary, Binary), binary
-    built = Built(template=template, region=region, source=source, binary=binary, library=Library(Path(binary.path)))
+def test_vectors_of_512_bits_are_right(workshop: Workshop, id: str, dtype: DType, isa: str) -> None:
+    built = build(workshop, id, dtype, isa=MORE[isa])
     drawn = Drawn.of(built)
     whole = run(workshop, built, drawn, 0, TOKENS)
     assert excess(built, whole, drawn) <= 1
