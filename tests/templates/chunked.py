@@ -60,6 +60,12 @@ inline __m512i emulated_pair(int32_t pair) {
     std::memcpy(&v, pairs, 64);
     return v;
 }
+inline __m512i emulated_load(const void* p) {
+    __m512i v;
+    std::memcpy(&v, p, 64);
+    return v;
+}
+#define _mm512_loadu_si512 emulated_load
 #define _mm512_reduce_add_ps emulated_reduce
 #define _mm512_dpbf16_ps emulated_dot
 #define _mm512_cvtneps_pbh emulated_narrow
