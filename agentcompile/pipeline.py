@@ -92,7 +92,7 @@ def compile_model(
         ) as counsels:  # fmt: skip
             tuning = tuning_session(
                 prepared, evaluator, known, budget, recalled.advised(counsels.advice), steering, emit,
-                options.seed, pace.improved, options.strategy, consulting(prepared, counsels, known),
+                options.seed, pace.improved, options.strategy, consulting(prepared, counsels, known, strategy.tries),
             )  # fmt: skip
             steering.know_spaces(legal(spaces))
             if planned is not None:

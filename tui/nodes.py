@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from agentcompile.agents import views
-from agentcompile.agents.journal import Opened, Refused
+from agentcompile.agents.journal import Opened, Refused, opened_of
 from agentcompile.agents.tree import ROOT, Node, RoleStep
 from agentcompile.catalog.aliases import KERNEL_FILES
 from agentcompile.events import clean
@@ -75,8 +75,7 @@ def refused_of(refined: Refined, key: str) -> Refused | None:
 @functools.lru_cache(maxsize=16)
 def _node(same: Same[Refined], id: int, width: int, ink: Ink) -> tuple[Line, ...]:
     refined = same.value
-    node, opened = refined.nodes[id], refined.entries[0]
-    assert isinstance(opened, Opened)
+    node, opened = refined.nodes[id], opened_of(refined.entries)
     if node.parent is None:
         return tuple(_session(refined, opened, width, ink))
     parent = refined.nodes[node.parent]

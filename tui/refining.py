@@ -6,7 +6,7 @@ import functools
 from dataclasses import replace
 
 from agentcompile.agents import views
-from agentcompile.agents.journal import Opened, Refused, attempts_of, spent_of
+from agentcompile.agents.journal import Opened, Refused, attempts_of, opened_of, spent_of
 from agentcompile.agents.tree import ROOT, Node, best, dead, leaderboard
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.trial import reason
@@ -65,8 +65,7 @@ def _entries(same: Same[Refined], cells: int) -> list[Entry]:
     refined = same.value
     if not refined.nodes:
         return []
-    opened = refined.entries[0]
-    assert isinstance(opened, Opened)
+    opened = opened_of(refined.entries)
     children: dict[str, list[str]] = {"": [str(ROOT)]}
     for at, one in enumerate(refined.entries):
         if isinstance(one, Refused):
@@ -106,7 +105,7 @@ def _row(place: str, node: Node, closed: bool, opened: Opened, *, on_path: bool)
 
 
 def _tone(node: Node, opened: Opened) -> Style:
-    return tone(opened.incumbent_ns / node.ns) if node.sound and node.ns > 0 else "dim"
+    return tone(views.times_as_fast(node, opened.incumbent_ns)) if node.sound else "dim"
 
 
 def _found(node: Node, closed: bool) -> Span:
@@ -141,8 +140,7 @@ def _standings(same: Same[Refined]) -> list[Entry]:
     refined = same.value
     if not refined.nodes:
         return []
-    opened = refined.entries[0]
-    assert isinstance(opened, Opened)
+    opened = opened_of(refined.entries)
     rows: list[Entry] = []
     for node in leaderboard(refined.nodes, len(refined.nodes)):
         state, ratio = nodes.state_of(node), views.faster(node, opened.incumbent_ns)
@@ -231,13 +229,14 @@ def _under_way(scene: Scene) -> Span:
 
 def _last(refined: Refined) -> Span:
     """Return what became of the last attempt; nothing before there is one."""
-    opened, last = refined.entries[:1], next((one for one in reversed(refined.entries) if one.kind != "pruned"), None)
+    last = next((one for one in reversed(refined.entries) if one.kind != "pruned"), None)
     match last:
         case Refused():
             return f"The last attempt, from node {last.node}, was refused: {last.reason}", "dim"
-        case Node() if opened and isinstance(opened[0], Opened):
+        case Node():
+            opened = opened_of(refined.entries)
             word, _ = nodes.state_of(last)
-            time = f", {duration(last.ns)}, {views.faster(last, opened[0].incumbent_ns)}" if last.sound else ""
+            time = f", {duration(last.ns)}, {views.faster(last, opened.incumbent_ns)}" if last.sound else ""
             return f"The last attempt made node {last.id} from node {last.parent}: {word}{time}.", "dim"
         case _:
             return ("The first attempt is under way.", "dim") if refined.nodes else ("", "")
@@ -263,8 +262,7 @@ def heading(scene: Scene, view: View, width: int, ink: Ink) -> list[Line]:
 
 
 def _bar_line(refined: Refined, width: int, ink: Ink) -> Line:
-    opened, subject = refined.entries[0], refined.subject
-    assert isinstance(opened, Opened)
+    opened, subject = opened_of(refined.entries), refined.subject
     times = [f"PyTorch {duration(opened.reference_ns)}"]
     if opened.floor_ns > 0:
         times.append(f"floor {duration(opened.floor_ns)}")
@@ -275,8 +273,7 @@ def _bar_line(refined: Refined, width: int, ink: Ink) -> Line:
 
 def _progress(refined: Refined, width: int, ink: Ink) -> Line:
     done, most = attempts_of(refined.entries), refined.asked.attempts
-    opened, fastest = refined.entries[0], best(refined.nodes)
-    assert isinstance(opened, Opened)
+    opened, fastest = opened_of(refined.entries), best(refined.nodes)
     text = f" {done} of {most} attempts"
     if refused := sum(isinstance(one, Refused) for one in refined.entries):
         text += f", {refused} refused"
@@ -297,8 +294,7 @@ def _progress(refined: Refined, width: int, ink: Ink) -> Line:
 @functools.lru_cache(maxsize=4)
 def _curve(same: Same[Refined]) -> Curve:
     """Return the speed of the fastest kernel so far beside the incumbent, by attempt."""
-    opened = same.value.entries[0]
-    assert isinstance(opened, Opened)
+    opened = opened_of(same.value.entries)
     reached, values, failed, unknown = 0.0, list[float](), list[int](), list[int]()
     for one in same.value.entries:
         if not isinstance(one, (Node, Refused)):
@@ -315,8 +311,7 @@ def _curve(same: Same[Refined]) -> Curve:
 
 def _plotted(refined: Refined, width: int, ink: Ink) -> list[Line]:
     """Return the best time by attempt as a curve, the incumbent's faint behind it; nothing before there is a time."""
-    curve, opened = _curve(Same(refined)), refined.entries[0]
-    assert isinstance(opened, Opened)
+    curve, opened = _curve(Same(refined)), opened_of(refined.entries)
     if not any(curve.best):
         return []
     behind = (Curve(name="incumbent", best=(1.0,) * len(curve.best)),)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,8 @@ from agentcompile.ir.template import Candidate, Params, Template
 LISTED = 128
 """Most candidates of a region that are listed with an id, evenly spaced where there are more; the others are named by
 their values."""
+_DRAWN = 8
+"""One candidate that is drawn is listed without an id for so many that have one."""
 _IDS = "advise/1"
 """Version of the rule that gives out ids, named after the prompt that introduced it; recorded answers belong to it.
 
@@ -48,6 +51,21 @@ class Asked:
         about: list[Json] = [["focus", *self.question.focus]] if self.question.focus else []
         about += [["round", self.question.round]] if self.question.round else []
         return digest("question/1", _IDS, self.question.region.id, self.question.residency, listed, *about)
+
+    @functools.cached_property
+    def shown(self) -> Mapping[str, Candidate]:
+        """The candidates of the text by name: those with an id, and where they are a sample some others too.
+
+        Ids are given to every so many candidates in the order of the space, so that two parameters may go together in
+        all of them. The others are the defaults of each template, and some that are drawn, the same at every call.
+        """
+        every = self.question.candidates
+        if len(self.candidates) == len(every):
+            return self.candidates
+        defaults = [self.points.get((one.id, one.defaults)) for one in self.templates.values()]
+        drawn = random.Random(len(every)).sample(range(len(every)), len(self.candidates) // _DRAWN)
+        more = [*(one for one in defaults if one is not None), *(every[at] for at in sorted(drawn))]
+        return {**self.candidates, **{name: one for one in more if (name := self.name(one)) not in self.candidates}}
 
     def sampled(self, most: int) -> Asked:
         """Return this with at most `most` of the listed candidates, evenly spaced, each with the id that it has here.

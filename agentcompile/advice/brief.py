@@ -14,7 +14,8 @@ ITEMS: Mapping[str, int] = {"claims": 2, "ranking": 6, "sequences": 2, "hints": 
 SENTENCE = 80
 """Most characters of a text in such an answer."""
 _FOCUS = """
-- focus, or fastest: candidates where the search stands, with what became of them. Let sequences start there."""
+- focus, or fastest: candidates where the search stands, with what became of them. Let sequences start there; the rest
+  of the answer is not followed now. tries: how many candidates a round has."""
 
 
 def brief_rules(*, focused: bool) -> str:

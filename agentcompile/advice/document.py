@@ -28,7 +28,7 @@ from agentcompile.ir.scope import scope
 from agentcompile.ir.search_events import Memory
 from agentcompile.ir.target import most_shared_bytes
 from agentcompile.ir.template import Candidate, Launch, Param, Params, Template
-from agentcompile.ir.trial import Measured, Trial, reason
+from agentcompile.ir.trial import NO_INTERVAL, Measured, Trial, reason
 
 NAME = 80
 """Most characters of a name in the prompt."""
@@ -39,6 +39,18 @@ _REASON = 60
 def quoted(text: str, limit: int = NAME) -> str:
     """Return a name as data: without control, escape or bidirectional characters, at most `limit` characters."""
     return clean(text, limit)
+
+
+def prose(text: str, limit: int) -> str:
+    """Return sentences as data, at most `limit` characters: what is too long ends with a sentence, else with a word."""
+    whole = quoted(text, 2 * limit)
+    if len(whole) <= limit:
+        return whole
+    end = whole.rfind(". ", 0, limit + 1)
+    if end >= limit // 2:
+        return whole[: end + 1]
+    head = whole[: limit - 1]
+    return (head if whole[limit - 1] == " " else head.rpartition(" ")[0] or head).rstrip() + "…"
 
 
 def machine(question: Question) -> Json:
@@ -83,7 +95,7 @@ def region(asked: Asked, detail: Detail = FULL) -> Json:
         **({"ports": [_port(port) for port in own.ports[: detail.parts]]} if detail.parts else {}),
         **_work(question),
         "templates": [_template(id, template, asked, detail) for id, template in asked.templates.items()],
-        "candidates": [[id, *_point(candidate, asked)] for id, candidate in asked.candidates.items()],
+        "candidates": [[quoted(id), *_point(candidate, asked)] for id, candidate in asked.shown.items()],
         "candidates_in_all": len(question.candidates),
         **_history(asked, detail),
         **_focus(asked),
@@ -111,10 +123,10 @@ def _work(question: Question) -> dict[str, Json]:
         "flop_per_byte": _rounded(cost.intensity, 3),
         "weights_lie_in": question.residency,
         "limits": {
-            "memory_us": _rounded(memory / 1e3),
-            "compute_us": _rounded(compute / 1e3),
+            "memory_us": _rounded(memory / 1e3, 3),
+            "compute_us": _rounded(compute / 1e3, 3),
             "binds": "compute" if compute >= floor else "memory",
-            "floor_us": _rounded(floor / 1e3),
+            "floor_us": _rounded(floor / 1e3, 3),
         },
     }
 
@@ -132,10 +144,10 @@ def _port(port: Port) -> Json:
 def _template(id: str, template: Template, asked: Asked, detail: Detail) -> Json:
     own: dict[str, Json] = {"template": id, "name": quoted(template.id), "language": template.language}
     if detail.line:
-        own["about"] = quoted(template.about, detail.line)
+        own["about"] = prose(template.about, detail.line)
     if detail.notes:
         own |= {
-            "notes": quoted(_opening(template), detail.line),
+            "notes": prose(_opening(template), detail.line),
             "needs_extensions": [quoted(name) for name in template.arch],
             "layouts": {quoted(family): quoted(layout) for family, layout in template.layouts},
             "accumulation": template.accumulation,
@@ -166,7 +178,7 @@ def _opening(template: Template) -> str:
 def _param(param: Param, detail: Detail) -> Json:
     values: list[Json] = [_plain(value) for value in param.domain]
     own: dict[str, Json] = {"param": quoted(param.name), "domain": values, "default": _plain(param.default)}
-    return {**own, "about": quoted(param.about, detail.line)} if detail.line else own
+    return {**own, "about": prose(param.about, detail.line)} if detail.line else own
 
 
 def _plain(value: int | str) -> int | str:
@@ -242,7 +254,8 @@ def _focus(asked: Asked) -> dict[str, Json]:
     """Return where the search stands, if it does: at a candidate and those above it, or before a round."""
     told: list[Json] = [_of_focus(asked, id) for id in asked.question.focus]
     if asked.question.round:
-        return {"round": asked.question.round, "fastest": told}
+        tries: dict[str, Json] = {"tries": asked.question.tries} if asked.question.tries else {}
+        return {"round": asked.question.round, **tries, "fastest": told}
     return {"focus": told} if told else {}
 
 
@@ -298,7 +311,7 @@ def _result(trial: Trial, question: Question, line: int = FULL.line) -> list[Jso
     return [
         *("measured", _rounded(found.median_ns / 1e3, 3), _rounded(found.speedup, 3)),
         *(
-            _rounded(100 * found.half_width, 1),
+            _rounded(100 * found.half_width, 1) if found.half_width < NO_INTERVAL else None,
             _rounded(found.bytes_per_s / 1e9, 3),
             _rounded(found.bytes_per_s / rate),
         ),

@@ -34,7 +34,7 @@ def names_in(asked: Sequence[Asked], listed: int) -> Names:
     return Names(
         regions=tuple(one.id for one in asked),
         templates=tuple(dict.fromkeys(id for id, _ in templates)),
-        candidates=tuple(dict.fromkeys(id for one in asked for id in one.sampled(listed).candidates)),
+        candidates=tuple(dict.fromkeys(id for one in asked for id in one.sampled(listed).shown)),
         domains=tuple(dict.fromkeys(domains)),
     )
 

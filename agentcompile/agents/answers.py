@@ -23,6 +23,8 @@ from agentcompile.ir.template import Accumulation, ParamValue
 T = TypeVar("T", "Planned", "Draft")
 LONGEST_TEXT = 4000
 """Most characters of a diagnosis, an instruction or notes."""
+LONGEST_IDEA = 300
+"""Most characters of an idea."""
 LONGEST_KERNEL = 200_000
 MOST_ITEMS = 64
 """Most items of a list in a manifest."""
@@ -41,6 +43,8 @@ class Planned:
     """What the plan role says: what limits the kernel, what to change, and where."""
 
     diagnosis: str
+    idea: str = ""
+    """The instruction in a sentence, for whoever does not see the kernel; answers to ``agents/3`` lack it."""
     instruction: str
     kernel_with_marks: str
 
@@ -91,9 +95,9 @@ def read_plan(text: str) -> Planned | str:
     plan = _read(Planned, text)
     if isinstance(plan, str):
         return plan
-    for name in ("diagnosis", "instruction"):
-        if len(found := getattr(plan, name)) > LONGEST_TEXT:
-            return f"{name}: {len(found)} characters, at most {LONGEST_TEXT}"
+    for name, most in (("diagnosis", LONGEST_TEXT), ("idea", LONGEST_IDEA), ("instruction", LONGEST_TEXT)):
+        if len(found := getattr(plan, name)) > most:
+            return f"{name}: {len(found)} characters, at most {most}"
     if not plan.instruction.strip():
         return "instruction: it is empty"
     return _wrong_kernel("kernel_with_marks", plan.kernel_with_marks) or plan
@@ -185,7 +189,7 @@ def schema_of(role: Role, starting: Mapping[str, Json]) -> dict[str, Json]:
     """
     text: Json = {"type": "string"}
     if role == "plan":
-        return object_of({"diagnosis": text, "instruction": text, "kernel_with_marks": text})
+        return object_of({"diagnosis": text, "idea": text, "instruction": text, "kernel_with_marks": text})
     flag: Json = {"type": "boolean"}
     value: Json = {"anyOf": [{"type": "integer"}, text]}
     texts, values, pairs = list_of(text), list_of(value), list_of(list_of(text))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from typing import Literal
 from agentcompile.agents.tree import ROOT, Node, RoleStep
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.advice import Usage
+from agentcompile.ir.attempt import Contract
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import canonical
 
@@ -25,7 +27,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """The first entry: what the session is about, and the times that all its questions name."""
+    """The first entry: what the session is about, and the times that its questions name until they are taken anew."""
 
     kind: Literal["opened"] = "opened"
     format: int = FORMAT
@@ -39,6 +41,16 @@ class Opened:
     incumbent_ns: float
     measured: str = "null"
     """What else was measured, as JSON."""
+
+    def timed(self, contract: Contract) -> Contract:
+        """Return `contract` with the times that the session's questions name."""
+        return replace(
+            contract,
+            floor_ns=self.floor_ns,
+            reference_ns=self.reference_ns,
+            incumbent_ns=self.incumbent_ns,
+            measured=json.loads(self.measured),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +76,39 @@ class Pruned:
 Entry = Opened | Node | Refused | Pruned
 
 
+def opened_of(entries: Sequence[Entry]) -> Opened:
+    """Return the first of a session's entries, with the times to beat as they were taken last."""
+    opened = entries[0] if entries else None
+    assert isinstance(opened, Opened), "a session begins with it"
+    last = next((one.times for one in reversed(entries) if isinstance(one, Node) and one.times is not None), None)
+    if last is None:
+        return opened
+    measured, arms = json.loads(opened.measured), json.loads(last.arms)
+    if isinstance(measured, dict) and arms is not None:
+        measured = {**measured, "baseline": arms}
+    text = canonical(measured).decode()
+    return replace(opened, reference_ns=last.reference_ns, incumbent_ns=last.incumbent_ns, measured=text)
+
+
 def nodes_of(entries: Sequence[Entry]) -> tuple[Node, ...]:
-    """Return the tree of a session: the root, and every node; nothing before the first entry."""
+    """Return the tree of a session: the root, and every node; nothing before the first entry.
+
+    A node from before times were kept as shares of the reference's has its share of the first one that was taken.
+    """
     if not entries:
         return ()
-    opened = entries[0]
-    assert isinstance(opened, Opened)
-    root = Node(id=ROOT, parent=None, ns=opened.reference_ns)
+    first, opened = entries[0], opened_of(entries)
+    assert isinstance(first, Opened)
+    root = Node(id=ROOT, parent=None, ns=opened.reference_ns, over_reference=1.0)
     pruned = {entry.node for entry in entries if isinstance(entry, Pruned)}
     grown = (entry for entry in entries if isinstance(entry, Node))
-    return (root, *(replace(node, pruned=True) if node.id in pruned else node for node in grown))
+    return (root, *(_whole(node, first.reference_ns, pruned=node.id in pruned) for node in grown))
+
+
+def _whole(node: Node, reference_ns: float, *, pruned: bool) -> Node:
+    old = node.sound and node.over_reference == math.inf
+    share = node.ns / max(reference_ns, 1.0) if old else node.over_reference
+    return replace(node, pruned=pruned, over_reference=share) if pruned or old else node
 
 
 def attempts_of(entries: Sequence[Entry]) -> int:
@@ -233,6 +268,7 @@ def _entry(line: bytes, path: Path, number: int) -> Entry:
         entry: Entry = decode(Entry, found, "entry")
         if isinstance(entry, Node):
             json.loads(entry.feedback)
+            json.loads(entry.times.arms if entry.times is not None else "null")
     except (CodecError, ValueError, RecursionError) as error:
         raise AgentCompileError(
             f"{path}:{number}: no entry of a session: {str(error)[:200]}", hint="begin in another folder"

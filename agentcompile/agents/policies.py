@@ -46,7 +46,7 @@ class EpsilonGreedy:
             return rng.choice(open_leaves)
         sound = [node for node in nodes if node.sound and node.id not in pruned and node.repeats is None]
         if sound:
-            return min(sound, key=lambda node: (node.ns, node.id)).id
+            return min(sound, key=lambda node: (node.over_reference, node.id)).id
         return rng.choice(open_leaves) if open_leaves else ROOT
 
 
@@ -57,7 +57,8 @@ class Greedy:
     def choose(self, nodes: Sequence[Node], seed: int, attempt: int) -> int:
         """Return the fastest sound node of no closed branch; of equals the first."""
         closed = dead(nodes, failures=len(nodes))
-        return min((node for node in nodes if node.id not in closed), key=lambda node: (node.ns, node.id)).id
+        open = (node for node in nodes if node.id not in closed)
+        return min(open, key=lambda node: (node.over_reference, node.id)).id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ class Mcts:
         """Return the first node on the way down that has room for a child."""
         rng = _rng("mcts", seed, attempt)
         pruned = dead(nodes, self.failures)
-        visits, fastest = [1] * len(nodes), [node.ns for node in nodes]
+        visits, fastest = [1] * len(nodes), [node.over_reference for node in nodes]
         for node in reversed(nodes):
             if node.parent is not None:
                 visits[node.parent] += visits[node.id]

@@ -1,18 +1,17 @@
 """Principles: rules and dead ends without source, each with what was measured, and until when it holds.
 
-In: a library, and the tree of a session. Out: what an agent is shown for a contract, and the session's refuted ideas.
+In: a library, and the tree of a session. Out: what an agent is shown for a contract, and what the session learnt.
 """
 
 from __future__ import annotations
 
 import importlib.resources
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agentcompile.agents.tree import Node, children
+from agentcompile.agents.tree import ROOT, Node, Ratio, children, ratio
 from agentcompile.catalog.decode import from_toml, read_text
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Contract, WrittenLanguage
@@ -24,7 +23,7 @@ from agentcompile.ir.kind import TASK
 FILE = "principles.toml"
 VERSION = 1
 SLOWER = 1.02
-"""Times of the parent above which an idea that runs counts as refuted."""
+"""The ratio of two times that its interval must exceed before an idea counts as slower, or as faster."""
 SHOWN = 24
 """Most principles that one question shows."""
 _LONGEST = 400
@@ -32,7 +31,7 @@ _PRODUCT = "linear"
 """The operator of products, in the kinds of regions."""
 _CHAIN = "decode-step"
 """The kind of what was measured on all kernels of a step, which concerns any of them."""
-_REFUTED = "the region's shapes, the machine or the kernel that it changes are others"
+_OTHERS = "the region's shapes, the machine or the kernel that it changes are others"
 _CODE = ("{", "}", ";", "```", "#include")
 
 
@@ -117,27 +116,46 @@ def _flops(contract: Contract) -> bool:
     return isinstance(region, dict) and bool(region.get("flops"))
 
 
-def dead_ends(nodes: Sequence[Node], contract: Contract, device: str) -> tuple[Principle, ...]:
-    """Return the ideas that a session refuted: instructions whose every attempt failed or was slower than its parent.
+def learnt(nodes: Sequence[Node], contract: Contract, device: str) -> tuple[Principle, ...]:
+    """Return what a session learnt, in the order of its attempts: ideas that failed or were slower, and faster ones.
 
-    An attempt that failed and was mended counts with the time of what it became.
+    An idea is a dead end where every attempt at it failed or is surely slower than its parent, and a rule where every
+    one that has a time is surely faster than the kernel that it was made from. An attempt that failed and was mended
+    counts as what it became.
     """
-    found = dict[str, list[float]]()
+    found = dict[str, list[tuple[Node, Ratio | None]]]()
     for node in nodes:
-        if node.instruction and node.parent is not None:
-            ratio = nodes[node.parent].ns / _became(nodes, node)
-            found.setdefault(_text(node.instruction), []).append(ratio if math.isfinite(ratio) else 0.0)
+        if node.parent is not None and (text := _idea(node)):
+            became = _became(nodes, node)
+            found.setdefault(text, []).append((node, ratio(became, nodes[node.parent]) if became is not None else None))
     return tuple(
         Principle(
             text=text,
             languages=(contract.language,),
-            dead_end=True,
-            revalidate_if=_REFUTED,
-            evidence=(Evidence(kind=contract.kind, device=device, ratio=round(max(ratios), 3)),),
+            dead_end=dead_end,
+            revalidate_if=_OTHERS,
+            evidence=(Evidence(kind=contract.kind, device=device, ratio=_evidence(tried)),),
         )
-        for text, ratios in found.items()
-        if text and all(ratio < 1 / SLOWER for ratio in ratios)
+        for text, tried in found.items()
+        if (dead_end := _refuted(tried)) or _proved(tried)
     )
+
+
+_Tried = Sequence[tuple[Node, Ratio | None]]
+
+
+def _refuted(tried: _Tried) -> bool:
+    return all(one is None or one.most < 1 / SLOWER for _, one in tried)
+
+
+def _proved(tried: _Tried) -> bool:
+    """Return whether an idea made kernels faster; against the reference it is not the idea alone that counts."""
+    times = [one for node, one in tried if node.parent != ROOT and one is not None]
+    return bool(times) and all(node.idea for node, _ in tried) and all(one.least > SLOWER for one in times)
+
+
+def _evidence(tried: _Tried) -> float:
+    return round(max(one.ratio if one is not None else 0.0 for _, one in tried), 3)
 
 
 def merged(principles: Sequence[Principle], found: Sequence[Principle]) -> tuple[Principle, ...]:
@@ -171,15 +189,16 @@ def principle_data(one: Principle) -> Json:
     }
 
 
-def _became(nodes: Sequence[Node], node: Node) -> float:
-    """Return the time of a node, or, where it failed, the least of those that mended it."""
+def _became(nodes: Sequence[Node], node: Node) -> Node | None:
+    """Return a node that is sound, or, where it failed, the fastest of those that mended it; None without one."""
     if node.sound:
-        return node.ns
-    mended = [one for one in children(nodes, node.id) if not one.instruction]
-    return min((_became(nodes, one) for one in mended), default=math.inf)
+        return node
+    mended = [_became(nodes, one) for one in children(nodes, node.id) if not one.instruction]
+    sound = [one for one in mended if one is not None]
+    return min(sound, key=lambda one: (one.over_reference, one.id), default=None)
 
 
-def _text(instruction: str) -> str:
-    """Return an instruction without the lines that look like source."""
-    lines = [line for line in instruction.splitlines() if not any(mark in line for mark in _CODE)]
+def _idea(node: Node) -> str:
+    """Return the idea of a plan without lines that look like source; of one that states none, its instruction."""
+    lines = [line for line in (node.idea or node.instruction).splitlines() if not any(mark in line for mark in _CODE)]
     return clean(" ".join(" ".join(lines).split()), _LONGEST)

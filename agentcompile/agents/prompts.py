@@ -16,7 +16,7 @@ from agentcompile.advice.prompt import readable
 from agentcompile.agents.answers import Planned, schema_of, shown_manifest, starting_of
 from agentcompile.agents.principles import Principle, principle_data
 from agentcompile.agents.rules import rules
-from agentcompile.agents.tree import ROOT, Node
+from agentcompile.agents.tree import ROOT, Node, Ratio, ratio
 from agentcompile.agents.windows import Window
 from agentcompile.ir.attempt import Contract, Role
 from agentcompile.ir.cleaning import clean
@@ -24,7 +24,7 @@ from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.kind import TASK
 from agentcompile.ir.trial import reason
 
-VERSION = "agents/3"
+VERSION = "agents/4"
 """Prompt version, raised with every change of the text or of its data."""
 
 
@@ -89,7 +89,7 @@ def prompt_of(
         told |= {"node": window.node, "nodes": _nodes(contract, nodes, window, detail)}
         told["refused"] = list[Json](refused[-REFUSED:])
         if window.role == "code" and plan is not None:
-            told["plan"] = {"diagnosis": plan.diagnosis, **_place(plan)}
+            told["plan"] = _known({"diagnosis": plan.diagnosis, "idea": plan.idea or None, **_place(plan)})
         if window.role == "debug":
             told["lineage"] = [
                 {"id": id, "why": _why(nodes[id]), "feedback": _feedback(nodes[id], detail.own)} for id in window.logs
@@ -153,7 +153,8 @@ def _known(told: dict[str, Json]) -> dict[str, Json]:
 def _nodes(contract: Contract, nodes: Sequence[Node], window: Window, detail: Detail) -> list[Json]:
     left = detail.kernels
     shown = set[int]()
-    for node in sorted((nodes[id] for id in window.shown - {window.node}), key=lambda one: (one.ns, one.id)):
+    others = (nodes[id] for id in window.shown - {window.node})
+    for node in sorted(others, key=lambda one: (one.over_reference, one.id)):
         if len(node.kernel) <= left:
             left -= len(node.kernel)
             shown.add(node.id)
@@ -169,7 +170,8 @@ def _node(contract: Contract, nodes: Sequence[Node], id: int, whole: bool, most:
     node, floor_ns = nodes[id], contract.floor_ns
     if node.written is None:
         return _known({"id": ROOT, "what": "reference", "us": _us(node.ns), "over_floor": _ratio(node.ns, floor_ns)})
-    above = nodes[node.parent].ns if node.parent is not None else math.inf
+    above = ratio(node, nodes[node.parent]) if node.parent is not None else None
+    reference = ratio(node, nodes[ROOT])
     return _known(
         {
             "id": id,
@@ -178,7 +180,8 @@ def _node(contract: Contract, nodes: Sequence[Node], id: int, whole: bool, most:
             "why": _why(node) or None,
             "us": _us(node.ns),
             "over_floor": _ratio(node.ns, floor_ns),
-            "over_parent": _ratio(above, node.ns),
+            "over_reference": _interval(reference),
+            "over_parent": _interval(above),
             "instruction": node.instruction or None,
             "feedback": _feedback(node, most) if most else None,
             "manifest": shown_manifest(node.written.manifest, starting_of(contract)) if whole else None,
@@ -201,6 +204,11 @@ def _feedback(node: Node, most: int) -> Json:
 
 def _us(ns: float) -> float | None:
     return round(ns / 1e3, 3) if math.isfinite(ns) else None
+
+
+def _interval(found: Ratio | None) -> Json:
+    """Return a ratio and the ends of its interval."""
+    return [round(one, 3) for one in (found.ratio, found.least, found.most)] if found is not None else None
 
 
 def _ratio(one: float, other: float) -> float | None:

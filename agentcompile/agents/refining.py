@@ -18,9 +18,9 @@ from agentcompile.advice.client import Unanswered
 from agentcompile.agents.agents import Said
 from agentcompile.agents.answers import Planned, manifest_text, read_draft, read_plan
 from agentcompile.agents.arms import ARMS, roles_for
-from agentcompile.agents.journal import Entry, Opened, Pruned, Refused, attempts_of, nodes_of, spent_of
+from agentcompile.agents.journal import Entry, Opened, Pruned, Refused, attempts_of, nodes_of, opened_of, spent_of
 from agentcompile.agents.policies import POLICIES, policy_of
-from agentcompile.agents.principles import Principle, dead_ends, relevant
+from agentcompile.agents.principles import Principle, learnt, relevant
 from agentcompile.agents.prompts import RolePrompt, prompt_of
 from agentcompile.agents.spans import Spans, spans_of, whole
 from agentcompile.agents.tree import ROOT, TOP, Node, RoleStep, best
@@ -39,8 +39,8 @@ LEAST_ROUNDS = 4
 """Rounds with feedback before a session may give up (AgentCompile, arXiv 2606.07665)."""
 SILENCES = 4
 """Questions without an answer, one after another, after which a session ends."""
-DEAD_ENDS = 12
-"""The last refuted ideas of the session that a question shows."""
+LEARNT = 12
+"""The last ideas of the session, refuted or proved, that a question shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Settings:
     seconds: float = math.inf
     """Seconds of this process after which no attempt begins."""
     device: str = ""
-    """The machine's name, for the evidence of refuted ideas."""
+    """The machine's name, for the evidence of what is learnt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,13 +182,7 @@ def _opened(contract: Contract, record: Record, settings: Settings) -> Contract:
                 f"the session was begun with {name} {getattr(first, name)}, and not {getattr(now, name)}",
                 hint="go on with what it was begun with, or begin in another folder",
             )
-    return replace(
-        contract,
-        floor_ns=first.floor_ns,
-        reference_ns=first.reference_ns,
-        incumbent_ns=first.incumbent_ns,
-        measured=json.loads(first.measured),
-    )
+    return opened_of(record.entries).timed(contract)
 
 
 class _Session:
@@ -257,7 +251,7 @@ class _Session:
                     self._refuse(id, f"plan: {planned}", (*log, step))
                     return None
                 plan, spans = planned
-                log.append(replace(step, instruction=plan.instruction, notes=plan.diagnosis))
+                log.append(replace(step, instruction=plan.instruction, idea=plan.idea, notes=plan.diagnosis))
                 continue
             draft = read_draft(said.text)
             wrong = draft if isinstance(draft, str) else spans.refusal(draft.kernel) if role == "code" else ""
@@ -272,7 +266,7 @@ class _Session:
     def _prompt(self, role: Role, id: int, plan: Planned | None) -> RolePrompt:
         remembers = self._arm.remembers
         shown = window(role, self.nodes, id, top=self._settings.top) if remembers else alone(role)
-        ideas = dead_ends(self.nodes, self._contract, self._settings.device)[-DEAD_ENDS:] if remembers else ()
+        ideas = learnt(self.nodes, self._contract, self._settings.device)[-LEARNT:] if remembers else ()
         return prompt_of(
             self._contract,
             self.nodes,
@@ -299,24 +293,34 @@ class _Session:
     def _grow(self, parent: int, written: Written, log: tuple[RoleStep, ...]) -> None:
         same = next((one for one in self.nodes if one.settled and one.written == written), None)
         if same is not None:
-            node = replace(same, id=len(self.nodes), parent=parent, log=log, repeats=_origin(same), pruned=False)
+            node = replace(
+                same, id=len(self.nodes), parent=parent, log=log, repeats=_origin(same), pruned=False, times=None
+            )
         else:
-            node = _node(len(self.nodes), parent, written, self._judge.judge(written), log)
+            node = _node(len(self.nodes), parent, written, self._judge.judge(written), log, self._contract)
         self._record.append(node)
-        self.nodes = (*self.nodes, node)
+        self.nodes = nodes_of(self._record.entries)
+        self._contract = opened_of(self._record.entries).timed(self._contract)
 
 
 def _origin(node: Node) -> int:
     return node.id if node.repeats is None else node.repeats
 
 
-def _node(id: int, parent: int, written: Written, judged: Judged, log: tuple[RoleStep, ...]) -> Node:
+def _node(
+    id: int, parent: int, written: Written, judged: Judged, log: tuple[RoleStep, ...], contract: Contract
+) -> Node:
+    sound, share, times = isinstance(judged.verdict, Measured) and judged.ns > 0, judged.over_reference, judged.times
+    if not 0 < share < math.inf:
+        share = judged.ns / max(contract.reference_ns, 1.0)
     return Node(
         id=id,
         parent=parent,
         written=written,
         verdict=judged.verdict,
-        ns=judged.ns if isinstance(judged.verdict, Measured) and judged.ns > 0 else math.inf,
+        ns=judged.ns if sound else math.inf,
+        over_reference=share if sound else math.inf,
+        times=times if times is not None and not times.agree(contract.times) else None,
         feedback=json.dumps(encode(judged.feedback), sort_keys=True),
         log=log,
     )

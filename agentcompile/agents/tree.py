@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentcompile.ir.advice import Usage
-from agentcompile.ir.attempt import Role, Written
-from agentcompile.ir.trial import Cancelled, Disturbed, Verdict
+from agentcompile.ir.attempt import Role, Times, Written
+from agentcompile.ir.trial import Cancelled, Disturbed, Measured, Verdict
 
 ROOT = 0
 TOP = 5
@@ -31,6 +31,8 @@ class RoleStep:
     """Digest of the recorded exchange; empty where there was no readable one."""
     instruction: str = ""
     """What the plan told the code role to do; empty for the other roles."""
+    idea: str = ""
+    """The plan's idea in a sentence; empty for the other roles, and in answers to ``agents/3``."""
     notes: str = ""
     """Diagnosis of a plan, notes of whoever wrote."""
     usage: Usage
@@ -50,6 +52,13 @@ class Node:
     """None for the root alone."""
     ns: float = math.inf
     """Its time; infinity where it failed."""
+    over_reference: float = math.inf
+    """Its time divided by the reference's in the same rounds; infinity where it failed.
+
+    By it nodes are compared: their times are of different moments, at some of which the machine was busy.
+    """
+    times: Times | None = None
+    """The times to beat, where they were taken anew when this was judged."""
     feedback: str = "null"
     """What the gates told of it, as JSON text."""
     log: tuple[RoleStep, ...] = ()
@@ -78,6 +87,44 @@ class Node:
         """What the plan told whoever wrote it; empty where there was no plan."""
         return next((step.instruction for step in self.log if step.role == "plan"), "")
 
+    @property
+    def idea(self) -> str:
+        """The idea of the plan in a sentence; empty where there was none."""
+        return next((step.idea for step in self.log if step.role == "plan"), "")
+
+    @property
+    def half_width(self) -> float:
+        """Half the interval of the logarithm of `over_reference`: 0 for the reference, infinity where it failed."""
+        if self.id == ROOT:
+            return 0.0
+        return self.verdict.measurement.half_width if isinstance(self.verdict, Measured) else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """How many times as fast one node is as another: above 1 it is faster."""
+
+    ratio: float
+    least: float
+    """The ends of its interval."""
+    most: float
+
+
+def ratio(node: Node, other: Node) -> Ratio | None:
+    """Return how many times as fast `node` is as `other`; None where one of them has no time.
+
+    Each was timed beside the reference, so that a busy moment does not count.
+    """
+    if not (node.over_reference < math.inf and other.over_reference < math.inf):
+        return None
+    log, half = math.log(other.over_reference / node.over_reference), math.hypot(node.half_width, other.half_width)
+    half = min(half, _WIDEST)
+    return Ratio(ratio=math.exp(log), least=math.exp(log - half), most=math.exp(log + half))
+
+
+_WIDEST = 10.0
+"""Half the width, as a logarithm, of an interval that says nothing."""
+
 
 def children(nodes: Sequence[Node], id: int) -> tuple[Node, ...]:
     """Return the nodes that were made from one."""
@@ -93,7 +140,7 @@ def siblings(nodes: Sequence[Node], id: int) -> tuple[Node, ...]:
 def leaderboard(nodes: Sequence[Node], most: int = TOP) -> tuple[Node, ...]:
     """Return the fastest sound kernels, the fastest first; the reference is not one of them, nor are repeats."""
     sound = [node for node in nodes if node.sound and node.id != ROOT and node.repeats is None]
-    return tuple(sorted(sound, key=lambda node: (node.ns, node.id))[:most])
+    return tuple(sorted(sound, key=lambda node: (node.over_reference, node.id))[:most])
 
 
 def best(nodes: Sequence[Node]) -> Node | None:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from agentcompile.agents.folder import Subject
-from agentcompile.agents.journal import Entry, Opened, Refused, attempts_of, nodes_of, spent_of
+from agentcompile.agents.journal import Entry, Opened, Refused, attempts_of, nodes_of, opened_of, spent_of
 from agentcompile.agents.tree import ROOT, Node, children, dead, leaderboard
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.codec import encode
@@ -52,8 +52,7 @@ def state_of(node: Node) -> tuple[str, str]:
 
 def attempt_line(entries: Sequence[Entry], attempts: int, tokens: int, bar: str = "incumbent") -> str:
     """Return one line on the last attempt of a session; `bar` is what has to be beaten."""
-    opened, last = entries[0], entries[-1]
-    assert isinstance(opened, Opened)
+    opened, last = opened_of(entries), entries[-1]
     head = f"attempt {attempts_of(entries)} of {attempts}"
     if isinstance(last, Refused):
         roles = "+".join(step.role for step in last.log) or "nobody"
@@ -77,10 +76,18 @@ def speedup(ns: float, incumbent_ns: float) -> str:
 
 def faster(node: Node, incumbent_ns: float) -> str:
     """Return how many times as fast as the incumbent a kernel is: in the same rounds, where both were in some."""
+    found = times_as_fast(node, incumbent_ns)
+    return f"{found:.2f}×" if found > 0 else "-"
+
+
+def times_as_fast(node: Node, incumbent_ns: float) -> float:
+    """Return the number that `faster` shows; 0 for a node without a time."""
     told = json.loads(node.feedback)
     beside = told.get("beside_incumbent") if isinstance(told, dict) else None
     ratio = beside.get("speedup") if isinstance(beside, dict) else None
-    return f"{ratio:.2f}×" if node.sound and isinstance(ratio, (int, float)) else speedup(node.ns, incumbent_ns)
+    if node.sound and isinstance(ratio, (int, float)):
+        return float(ratio)
+    return incumbent_ns / node.ns if node.sound and node.ns > 0 else 0.0
 
 
 def over(ns: float, floor_ns: float) -> str:
@@ -91,10 +98,9 @@ def over(ns: float, floor_ns: float) -> str:
 def tree(entries: Sequence[Entry]) -> Table:
     """Return every node of a session, children below their parent."""
     nodes = nodes_of(entries)
-    opened = entries[0] if entries else None
-    if not isinstance(opened, Opened):
+    if not nodes:
         return Table(heads=("node",), rows=[])
-    closed = dead(nodes)
+    opened, closed = opened_of(entries), dead(nodes)
     rows = [_row(node, depth, node.id in closed, opened) for node, depth in _walk(nodes)]
     heads = ("node", "state", "time", "speedup", "over floor", "roles", "what was found")
     return Table(heads=heads, rows=rows, right=(2, 3, 4))
@@ -102,14 +108,15 @@ def tree(entries: Sequence[Entry]) -> Table:
 
 def board(entries: Sequence[Entry], most: int = 10, bar: str = "incumbent") -> Table:
     """Return the leaderboard: the fastest sound kernels beside the times to beat, of which `bar` is the first."""
-    nodes, opened = nodes_of(entries), entries[0]
-    assert isinstance(opened, Opened)
-    rows = [_standing(str(node.id), state_of(node), node.ns, opened) for node in leaderboard(nodes, most)]
+    nodes, opened = nodes_of(entries), opened_of(entries)
+    rows = [
+        _standing(str(node.id), state_of(node), node.ns, faster(node, opened.incumbent_ns), opened)
+        for node in leaderboard(nodes, most)
+    ]
     if rows:
-        rows.append(_standing(bar, ("", "to beat"), opened.incumbent_ns, opened))
-        rows.append(_standing("pytorch", ("", "reference"), opened.reference_ns, opened))
-        if opened.floor_ns > 0:
-            rows.append(_standing("floor", ("", "roofline"), opened.floor_ns, opened))
+        bars = [(bar, "to beat", opened.incumbent_ns), ("pytorch", "reference", opened.reference_ns)]
+        bars += [("floor", "roofline", opened.floor_ns)] if opened.floor_ns > 0 else []
+        rows += [_standing(name, ("", what), ns, speedup(ns, opened.incumbent_ns), opened) for name, what, ns in bars]
     return Table(heads=("node", "state", "time", "speedup", "over floor"), rows=rows, right=(2, 3, 4))
 
 
@@ -148,8 +155,8 @@ def summary(
     """Return a session as one JSON value: its subject, every node and refusal, the best kernels, and the cost."""
     nodes = nodes_of(entries)
     fastest, admitted = next(iter(leaderboard(nodes, 1)), None), best_admissible(nodes)
-    opened = entries[0] if entries else None
-    incumbent_ns = opened.incumbent_ns if isinstance(opened, Opened) else 0.0
+    opened = opened_of(entries) if entries else None
+    incumbent_ns = opened.incumbent_ns if opened is not None else 0.0
     return {
         "subject": encode(subject),
         "session": encode(opened),
@@ -157,7 +164,7 @@ def summary(
         "stopped": stopped,
         "best": fastest.id if fastest is not None else None,
         "admissible": admitted.id if admitted is not None else None,
-        "speedup": round(incumbent_ns / admitted.ns, 4) if admitted is not None else None,
+        "speedup": round(times_as_fast(admitted, incumbent_ns), 4) if admitted is not None else None,
         "refused": sum(isinstance(entry, Refused) for entry in entries),
         "repeated": sum(node.repeats is not None for node in nodes),
         "usage": encode(spent_of(entries) if spent is None else spent),
@@ -209,9 +216,8 @@ def _row(node: Node, depth: int, closed: bool, opened: Opened) -> tuple[str, ...
     )
 
 
-def _standing(name: str, state: tuple[str, str], ns: float, opened: Opened) -> tuple[str, ...]:
-    times = (duration(ns), speedup(ns, opened.incumbent_ns), over(ns, opened.floor_ns))
-    return (name, f"{state[0]} {state[1]}".strip(), *times)
+def _standing(name: str, state: tuple[str, str], ns: float, ratio: str, opened: Opened) -> tuple[str, ...]:
+    return (name, f"{state[0]} {state[1]}".strip(), duration(ns), ratio, over(ns, opened.floor_ns))
 
 
 def _walk(nodes: Sequence[Node]) -> Iterator[tuple[Node, int]]:

@@ -16,7 +16,7 @@ from agentcompile.agents.arms import models_of, replayed
 from agentcompile.agents.folder import JOURNAL, Asked, SessionFolder, Subject, sessions_in
 from agentcompile.agents.journal import Entry, Journal, attempts_of, spent_of
 from agentcompile.agents.policies import policy_of
-from agentcompile.agents.principles import Principle, dead_ends, library, library_text, merged
+from agentcompile.agents.principles import Principle, learnt, library, library_text, merged
 from agentcompile.agents.refining import Outcome, Settings
 from agentcompile.agents.refining import refine as run_session
 from agentcompile.agents.steering import SteeredSession
@@ -137,7 +137,7 @@ def _worked(
                 clock=steered.clock,
                 steer=steered.steer,
             )
-        ideas = dead_ends(outcome.nodes, region.contract, target.device)
+        ideas = learnt(outcome.nodes, region.contract, target.device)
     _shown(outcome, options, asked, folder, screen, team)
     _learn(options, ideas)
     return outcome, team
@@ -244,7 +244,7 @@ def _principles(folder: SessionFolder, options: Options) -> Sequence[Principle]:
 
 
 def _learn(options: Options, ideas: Sequence[Principle]) -> None:
-    """Add the refuted ideas of a session to the file of this machine."""  # noqa: DOC501
+    """Add what a session learnt to the file of this machine."""  # noqa: DOC501
     if not ideas:
         return
     own = options.data / PRINCIPLES

@@ -43,6 +43,8 @@ class Question:
     """
     round: int = 0
     """The round of the search that the answer is for, the second or a later one; 0 where it is for none."""
+    tries: int = 0
+    """The most candidates that the round tries; 0 where it is not known."""
 
     @property
     def floor_ns(self) -> float:

@@ -7,12 +7,52 @@ import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from agentcompile.ir.digest import Json, digest
+from agentcompile.ir.digest import Json, canonical, digest
 from agentcompile.ir.trial import Verdict
 
 Role = Literal["plan", "code", "debug"]
 """What an agent does: say what to change and where, write it, or mend what failed (STARK, arXiv 2510.16996)."""
 WrittenLanguage = Literal["cpp", "cuda", "triton"]
+
+
+MOST_POINTS = 4
+"""The most points of a written template that are judged beside its default."""
+AGREE = 1.25
+"""Ratio of two times of one program above which one of them was taken while the machine was busy, or on another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """The times to beat, in ns of one launch, all from the same rounds."""
+
+    reference_ns: float
+    """The time of the captured operators in PyTorch."""
+    incumbent_ns: float
+    """The time of the fastest kernel that is known, or of PyTorch where there is none."""
+    arms: str = "null"
+    """What a contract shows of PyTorch's forms, as JSON; null for a region."""
+
+    def agree(self, other: Times) -> bool:
+        """Return whether each time is that of `other`, but for a quarter."""
+        return max(self._apart(other)) <= math.log(AGREE)
+
+    def nearer(self, other: Times, seen: Times) -> bool:
+        """Return whether these times are nearer to those `seen` than `other` is."""
+        return sum(self._apart(seen)) < sum(other._apart(seen))
+
+    def refuted_by(self, seen: Times, *, calm: bool) -> bool:
+        """Return whether rounds with the same programs show that these times have to be taken anew.
+
+        Other processes only lengthen times: shorter ones always count, longer ones where the machine was `calm`.
+        """
+        if self.agree(seen):
+            return False
+        return calm or seen.reference_ns * AGREE < self.reference_ns or seen.incumbent_ns * AGREE < self.incumbent_ns
+
+    def _apart(self, other: Times) -> tuple[float, float]:
+        pairs = ((self.reference_ns, other.reference_ns), (self.incumbent_ns, other.incumbent_ns))
+        first, second = (abs(math.log(max(one, 1e-3) / max(two, 1e-3))) for one, two in pairs)
+        return first, second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +73,13 @@ class Contract:
     """The time of the fastest admitted kernel, or of PyTorch where there is none: the bar."""
     measured: Json = None
     """What else was measured on this machine: its rates, which of them limits, PyTorch's arms."""
+
+    @property
+    def times(self) -> Times:
+        """The times to beat."""
+        arms = self.measured.get("baseline") if isinstance(self.measured, dict) else None
+        told = canonical(arms).decode()
+        return Times(reference_ns=self.reference_ns, incumbent_ns=self.incumbent_ns, arms=told)
 
     @property
     def digest(self) -> str:
@@ -67,6 +114,10 @@ class Judged:
     verdict: Verdict
     ns: float = math.inf
     """Its time in isolation; infinity where it failed."""
+    over_reference: float = math.inf
+    """Its time divided by the reference's in the same rounds; infinity where they were not timed together."""
+    times: Times | None = None
+    """The times to beat as the judge knows them now; None where it knows none but the contract's."""
     feedback: Json = None
     """For the next question: log, failed check, registers, bandwidth, time against the floor."""
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from agentcompile import check
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.attempt import Contract, WrittenLanguage
+from agentcompile.ir.attempt import Contract, Times, WrittenLanguage
 from agentcompile.ir.digest import Json
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Port, Region
@@ -31,16 +30,6 @@ LANGUAGES: dict[str, tuple[WrittenLanguage, ...]] = {"cpu": ("cpp",), "cuda": ("
 """The languages in which a kernel may be written, by kind of device; the first is the usual one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """The times that a written kernel is compared with, in ns for one site."""
-
-    reference_ns: float
-    """The time of the captured operators in PyTorch."""
-    incumbent_ns: float
-    """The time of the fastest kernel that is known, or of PyTorch where there is none."""
-
-
 def contract_of(
     task: TuneTask,
     language: WrittenLanguage,
@@ -48,8 +37,11 @@ def contract_of(
     times: Times,
     *,
     processor: Mapping[str, Json] | None = None,
+    core_mhz: int | None = None,
 ) -> Contract:
-    """Return what a kernel for a region must do, and the bars to pass; `processor` is what the system says of a CPU.
+    """Return what a kernel for a region must do, and the bars to pass.
+
+    `processor` is what the system says of a CPU, `core_mhz` its clock, which varies and is no part of what is asked.
 
     Raises:
         AgentCompileError: no kernel in that language can serve the region on that target (usage).
@@ -102,7 +94,13 @@ def contract_of(
         floor_ns=floor_ns,
         reference_ns=times.reference_ns,
         incumbent_ns=times.incumbent_ns,
-        measured=rates(ceiling, flops=region.cost.flops, nbytes=region.cost.bytes, residency=task.residency),
+        measured=rates(
+            ceiling,
+            flops=region.cost.flops,
+            nbytes=region.cost.bytes,
+            residency=task.residency,
+            core_mhz=core_mhz,
+        ),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.codec import encode
@@ -19,6 +20,7 @@ from agentcompile.ir.trial import (
     BuildFailed,
     Cancelled,
     Check,
+    Comparison,
     Crashed,
     Disturbed,
     Finding,
@@ -32,15 +34,49 @@ from agentcompile.ir.trial import (
     Verdict,
     reason,
 )
-from agentcompile.refine.contract import Times
 
+PYTORCH = "pytorch"
+"""The arm of the captured operators, or of a task's model as it is."""
 LOG, DETAIL = 4000, 400
 """The most characters of a log, and of one detail."""
 _FINDINGS, _POINTS = 12, 8
 
 
-def told(verdict: Verdict, region: Region, floor_ns: float, times: Times) -> dict[str, Json]:
-    """Return what became of a template: the stage that it reached, and what was found there."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """How a kernel compares with the incumbent in the same rounds."""
+
+    label: str
+    comparison: Comparison
+    log_ratio: float
+    """Mean of ln(incumbent / kernel): above 0 the kernel is faster."""
+    half_width: float
+    """Half the confidence interval of `log_ratio`; `NO_INTERVAL` or more where there is none."""
+    incumbent_ns: float
+    """The incumbent's time in these rounds."""
+
+    @property
+    def told(self) -> dict[str, Json]:
+        """The comparison as a question shows it: the speedup, and its confidence interval."""
+        known = math.isfinite(self.log_ratio)
+        ends = (self.log_ratio - self.half_width, self.log_ratio + self.half_width)
+        return {
+            "incumbent": clean(self.label, 200),
+            "comparison": self.comparison,
+            "speedup": round(math.exp(self.log_ratio), 4) if known else None,
+            "interval": [round(math.exp(end), 4) for end in ends] if known and self.half_width < _WIDEST else None,
+        }
+
+
+_WIDEST = 10.0
+"""Half the width, as a logarithm, of an interval that says nothing."""
+
+
+def told(verdict: Verdict, region: Region, floor_ns: float, beside: Beside | None = None) -> dict[str, Json]:
+    """Return what became of a template: the stage that it reached, and what was found there.
+
+    `beside` compares it with the incumbent, in the rounds that gave its time.
+    """
     found: dict[str, Json] = {"verdict": verdict.kind, "reason": clean(reason(verdict), DETAIL)}
     match verdict:
         case Rejected(findings=findings):
@@ -56,7 +92,9 @@ def told(verdict: Verdict, region: Region, floor_ns: float, times: Times) -> dic
         case Disturbed(stage=stage) | Cancelled(stage=stage):
             found |= {"stage": stage, "detail": "this says nothing about the kernel: it may be judged again"}
         case Impossible(report=report, measurement=measurement) | Measured(report=report, measurement=measurement):
-            found |= {"stage": "measure", **_report(report), **_times(measurement, region, floor_ns, times)}
+            found |= {"stage": "measure", **_report(report), **_times(measurement, region, floor_ns)}
+    if beside is not None:
+        found |= {"incumbent_us": _us(beside.incumbent_ns), "beside_incumbent": beside.told}
     return found
 
 
@@ -87,16 +125,6 @@ def points(found: Sequence[tuple[Params, Verdict]]) -> Json:
     return rows
 
 
-def beside(comparison: str, log_ratio: float, half_width: float, label: str) -> Json:
-    """Return how a kernel compares with the incumbent in the same rounds."""
-    return {
-        "incumbent": clean(label, 200),
-        "comparison": comparison,
-        "speedup": round(math.exp(log_ratio), 4) if math.isfinite(log_ratio) else None,
-        "half_width": round(half_width, 4) if half_width < 1e3 else None,
-    }
-
-
 def _findings(findings: Sequence[Finding]) -> Json:
     return [encode(one) for one in findings[:_FINDINGS]]
 
@@ -106,9 +134,21 @@ def _report(report: NumericReport) -> dict[str, Json]:
     return {
         "failed_checks": [_check(check) for check in failed],
         "passed_checks": [check.name for check in report.checks if check.ok],
-        "error_ratio": encode(report.error_ratio),
+        **_error_ratio(report),
         "cases": report.cases,
     }
+
+
+def _error_ratio(report: NumericReport) -> dict[str, Json]:
+    """Return the pooled error in units of PyTorch's own, beside what is allowed; the worst one where none is pooled."""
+    pooled = next((check for check in report.checks if check.name in _POOLED), None)
+    if pooled is None:
+        return {"error_ratio": encode(report.error_ratio)}
+    return {"error_ratio": encode(pooled.measured), "error_ratio_allowed": encode(pooled.allowed)}
+
+
+_POOLED = ("error-ratio", "error ratio")
+"""The check of the pooled error of a region's outputs, and of a task's."""
 
 
 def _check(check: Check) -> Json:
@@ -122,18 +162,16 @@ def _check(check: Check) -> Json:
     }
 
 
-def _times(m: Measurement, region: Region, floor_ns: float, times: Times) -> dict[str, Json]:
+def _times(m: Measurement, region: Region, floor_ns: float) -> dict[str, Json]:
+    flops = region.cost.flops
+    beside: dict[str, Json] = {"pytorch_us": _us(m.baseline_ns), "beside_pytorch": m.comparison}
     return {
         "us": _us(m.median_ns),
         "floor_us": _us(floor_ns) or None,  # not known where the machine's rates were measured beside others
         "times_the_floor": _share(m.median_ns, floor_ns),
-        "pytorch_us": _us(m.baseline_ns),
-        "incumbent_us": _us(times.incumbent_ns),
-        "times_the_incumbent": _share(m.median_ns, times.incumbent_ns),
-        "beside_pytorch": m.comparison,
+        **(beside if m.baseline == PYTORCH else {}),
         "gb_per_s": round(m.bytes_per_s / 1e9, 3),
-        "gflop_per_s": round(region.cost.flops / max(m.median_ns, 1), 3),
-        "weights_lie_in": m.residency,
+        "gflop_per_s": round(flops / max(m.median_ns, 1), 3) if flops else None,  # where only products are counted
         "contended": m.contended,
     }
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from agentcompile.evaluation.jobs import Baseline, Evaluator, Prepared
+from agentcompile.ir.attempt import Times
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Measured, Trial
 from agentcompile.measure import POLICY, Timing, usual_ns
-from agentcompile.refine.contract import Times
 from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.tasks import TuneTask
 

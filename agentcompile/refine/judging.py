@@ -7,20 +7,20 @@ exception; a fault of the machine (no disk space, a canary that fails twice) is 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agentcompile.build import resources_of
 from agentcompile.evaluation.jobs import Baseline, EvaluationJob, Evaluator, Prepared
 from agentcompile.ir.advice import Advice
-from agentcompile.ir.attempt import Contract, Judged, Written
+from agentcompile.ir.attempt import Contract, Judged, Times, Written
 from agentcompile.ir.cleaning import clean
-from agentcompile.ir.digest import Json
 from agentcompile.ir.scope import region_dtype
 from agentcompile.ir.template import Params, Template
-from agentcompile.ir.trial import Disturbed, Finding, Measured, Rejected, Verdict
-from agentcompile.measure import POLICY, Timing, contrast, usual_ns, verdict_of
+from agentcompile.ir.trial import CONTENDED, Disturbed, Finding, Measured, Rejected, Verdict
+from agentcompile.measure import POLICY, Timing, contrast, share_disturbed, usual_ns, verdict_of
 from agentcompile.refine import feedback
+from agentcompile.refine.feedback import Beside
 from agentcompile.refine.incumbent import Bar
 from agentcompile.refine.points import LINE, finding, legal_points, read
 from agentcompile.space import OutsideError, Space
@@ -40,10 +40,12 @@ class _Timed:
 
     verdicts: tuple[Verdict, ...]
     """One for each point, in order."""
-    beside: tuple[Json, ...] = ()
+    beside: tuple[Beside | None, ...] = ()
     """How each compares with the incumbent in these rounds."""
-    incumbent_ns: float = math.inf
-    """The incumbent's time in these rounds, PyTorch's where there is none."""
+    bar: Times | None = None
+    """What PyTorch and the incumbent took in these rounds; None where nothing was timed."""
+    calm: bool = False
+    """Whether both ran, and other processes left them alone."""
 
 
 def admissible(judged: Judged) -> bool:
@@ -64,21 +66,24 @@ class RegionJudge:
         *,
         store: Store | None = None,
         confirms: bool = True,
+        retake: Callable[[], Bar | None] = lambda: None,
         seed: int = 0,
     ) -> None:
         """Keep the region's `task`, its `contract` and the `bar` to pass.
 
         From `store` comes what the assembler reported. With `confirms` the time of what passed everything else is taken
-        again in fresh processes, and that one counts.
+        again in fresh processes, and that one counts. `retake` takes the bar anew, when the rounds of a kernel show
+        that it was taken at a busy moment.
         """
         self._task, self._contract, self._evaluator, self._bar = task, contract, evaluator, bar
+        self._retake = retake
         self._store, self._confirms, self._seed = store, confirms, seed
         self._floors = Floors(evaluator)
 
     def judge(self, written: Written) -> Judged:
         """Judge a template: manifest, static check, build, validation, time; a fault of it is a verdict.
 
-        The default point and at most `points.MOST_POINTS` others are judged, and the fastest one counts. What is faster
+        The default point and at most `MOST_POINTS` others are judged, and the fastest one counts. What is faster
         than the incumbent is validated as thoroughly as what ships.
 
         Raises:
@@ -91,7 +96,8 @@ class RegionJudge:
         jobs = self._jobs(template)
         if not isinstance(jobs[0], EvaluationJob):
             return self._refused(tuple(one for one in jobs if isinstance(one, Finding)))
-        return self._judged([job for job in jobs if isinstance(job, EvaluationJob)])
+        found = self._judged([job for job in jobs if isinstance(job, EvaluationJob)])
+        return replace(found, times=self._bar.times)
 
     def _jobs(self, template: Template) -> Sequence[EvaluationJob] | Sequence[Finding]:
         """Return a job for each point to judge, or the findings for which there is none."""
@@ -116,6 +122,8 @@ class RegionJudge:
                 verdicts[job.candidate.id] = result
         ready.sort(key=lambda one: order[one.job.candidate.id])
         timed = self._timed(ready, confirm=False) if ready else _Timed(verdicts=())
+        if self._retaken(timed):
+            timed = self._timed(ready, confirm=False)
         verdicts |= {one.job.candidate.id: verdict for one, verdict in zip(ready, timed.verdicts, strict=True)}
         found = [(job.candidate.params, verdicts[job.candidate.id]) for job in jobs]
         measured = [
@@ -129,11 +137,22 @@ class RegionJudge:
         ns, at = min(measured)
         best = ready[at]
         verdict, beside = verdicts[best.job.candidate.id], timed.beside[at]
-        if ns >= timed.incumbent_ns:
+        if timed.bar is not None and ns >= timed.bar.incumbent_ns:
             return self._said(best.job, verdict, found, beside=beside)
         return self._accepted(best, verdict, found, beside)
 
-    def _accepted(self, best: Prepared, verdict: Verdict, found: Sequence[_Point], beside: Json) -> Judged:
+    def _retaken(self, timed: _Timed) -> bool:
+        """Take the bar anew where these rounds refute it; return whether another kernel is the incumbent since."""
+        old, seen = self._bar, timed.bar
+        if seen is None or not old.times.refuted_by(seen, calm=timed.calm):
+            return False
+        new = self._retake()
+        if new is None or not new.times.nearer(old.times, seen):
+            return False
+        self._bar = new
+        return new.label != old.label
+
+    def _accepted(self, best: Prepared, verdict: Verdict, found: Sequence[_Point], beside: Beside | None) -> Judged:
         """Validate a faster kernel as what ships, and take its time afresh; what fails here is no kernel at all."""
         ((job, result),) = self._evaluator.prepare([best.job], depth="accept")
         if not isinstance(result, Prepared):
@@ -167,7 +186,8 @@ class RegionJudge:
         calls = {arm for arm, one in enumerate(others, 1) if one.job.template.language == "library"}
         floor_ns = self._floors.floor_ns(self._task, timing, {0, *calls})
         bar = first - 1 if first - 1 in timing.live else 0
-        verdicts, beside = list[Verdict](), list[Json]()
+        verdicts, beside = list[Verdict](), list[Beside | None]()
+        seen = Times(reference_ns=usual_ns(timing, 0), incumbent_ns=usual_ns(timing, bar))
         for arm, one in enumerate(ready, first):
             if arm in failed:
                 verdicts.append(failed[arm])
@@ -176,8 +196,17 @@ class RegionJudge:
             verdicts.append(verdict_of(timing, arm, region.cost.bytes, floor_ns, one.report, claim, len(ready), rounds))
             pair = contrast(timing, arm, bar, claim=claim, comparisons=len(ready))
             label = self._bar.label if bar else "pytorch"
-            beside.append(feedback.beside(pair.comparison, pair.log_ratio, pair.half_width, label))
-        return _Timed(verdicts=tuple(verdicts), beside=tuple(beside), incumbent_ns=usual_ns(timing, bar))
+            beside.append(
+                Beside(
+                    label=label,
+                    comparison=pair.comparison,
+                    log_ratio=pair.log_ratio,
+                    half_width=pair.half_width,
+                    incumbent_ns=pair.baseline_ns,
+                )
+            )
+        alone = share_disturbed(timing, {timing.live.index(arm) for arm in (0, bar)}) <= CONTENDED
+        return _Timed(verdicts=tuple(verdicts), beside=tuple(beside), bar=seen, calm=alone and bar == first - 1)
 
     def _said(
         self,
@@ -185,22 +214,23 @@ class RegionJudge:
         verdict: Verdict,
         found: Sequence[_Point],
         *,
-        beside: Json = None,
+        beside: Beside | None = None,
         accepted: bool | None = None,
         confirmed: bool = False,
     ) -> Judged:
-        region, times = self._task.region, self._bar.times
-        told = feedback.told(verdict, region, self._contract.floor_ns, times)
+        told = feedback.told(verdict, self._task.region, self._contract.floor_ns, beside)
         told |= {"params": dict(job.candidate.params), "points": feedback.points(found)}
-        told |= {"beside_incumbent": beside, "accepted": accepted, "confirmed": confirmed}
-        told["admissible"] = bool(accepted and isinstance(beside, dict) and beside["comparison"] == "FASTER")
+        told |= {"accepted": accepted, "confirmed": confirmed}
+        told["admissible"] = bool(accepted and beside is not None and beside.comparison == "FASTER")
         if self._store is not None:
             toolchain = self._task.space.target.toolchain
             told["resources"] = feedback.resources(resources_of(job.source, self._store, toolchain))
-        ns = float(verdict.measurement.median_ns) if isinstance(verdict, Measured) else math.inf
-        return Judged(verdict=verdict, ns=ns, feedback=told)
+        if not isinstance(verdict, Measured):
+            return Judged(verdict=verdict, feedback=told)
+        m = verdict.measurement
+        return Judged(verdict=verdict, ns=float(m.median_ns), over_reference=math.exp(-m.log_ratio), feedback=told)
 
     def _refused(self, findings: Sequence[Finding]) -> Judged:
         verdict = Rejected(findings=tuple(replace(one, text=clean(one.text, LINE)) for one in findings[:_FINDINGS]))
-        told = feedback.told(verdict, self._task.region, self._contract.floor_ns, self._bar.times)
+        told = feedback.told(verdict, self._task.region, self._contract.floor_ns)
         return Judged(verdict=verdict, feedback=told)

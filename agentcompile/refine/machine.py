@@ -23,6 +23,7 @@ _RATES = (
     "where it has them). floor_by_bytes_us and floor_by_flops_us are the least times that these rates allow, that of "
     "the bytes where they come from; binds: the greater of the two"
 )
+_CLOCK = ". core_mhz: the clock of a core when the session began, as the system says it; under load it may be another"
 _BUSY = (
     "other processes ran while the machine's rates were measured, so no rate and no floor is given. Count bytes and "
     "FLOPs instead: read every byte once, keep every thread busy. All times of this session were taken beside other "
@@ -48,13 +49,17 @@ def machine(target: Target, processor: Mapping[str, Json]) -> dict[str, Json]:
     return {**told, **processor, "about": _CPU}
 
 
-def rates(ceiling: Ceiling, *, flops: int, nbytes: int, residency: Residency) -> dict[str, Json]:
+def rates(
+    ceiling: Ceiling, *, flops: int, nbytes: int, residency: Residency, core_mhz: int | None = None
+) -> dict[str, Json]:
     """Return the machine's rates, the least times that they allow, in us, and which of the two binds.
 
     Rates that were taken beside other processes are too low: then there is none of this, and what to do instead.
+    `core_mhz` is the clock of a core, where the system says it.
     """
+    clock: dict[str, Json] = {"core_mhz": core_mhz} if core_mhz else {}
     if not ceiling.calm:
-        return {"quiet": False, "about": _BUSY}
+        return {"quiet": False, **clock, "about": _BUSY + (_CLOCK if clock else "")}
     by_bytes = ceiling.floor_ns(flops=0, bytes=nbytes, residency=residency)
     by_flops = ceiling.floor_ns(flops=flops, bytes=0, residency=residency)
     return {
@@ -66,5 +71,6 @@ def rates(ceiling: Ceiling, *, flops: int, nbytes: int, residency: Residency) ->
         "floor_by_flops_us": round(by_flops / 1e3, 3),
         "binds": "bytes" if by_bytes >= by_flops else "flops",
         "bytes_come_from": residency,
-        "about": _RATES,
+        **clock,
+        "about": _RATES + (_CLOCK if clock else ""),
     }

@@ -15,7 +15,7 @@ from agentcompile.catalog import load
 from agentcompile.catalog.aliases import KERNEL_FILES
 from agentcompile.catalog.discover import MANIFEST, MAX_SOURCE_BYTES
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.attempt import Written, WrittenLanguage
+from agentcompile.ir.attempt import MOST_POINTS, Written, WrittenLanguage
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
@@ -25,8 +25,6 @@ from agentcompile.ops.layouts import LAYOUTS, fits
 from agentcompile.regions.kinds import facts as kinds
 
 MAX_MANIFEST_CHARACTERS = 1 << 16
-MOST_POINTS = 4
-"""The most points that are judged beside the default."""
 _TRIED = 64
 """The most points that are looked at to find these."""
 LINE = 600

@@ -78,7 +78,8 @@ def provenance_for(
 ) -> Provenance:
     """Return where an admitted kernel comes from; `contract` is the digest of what was asked for.
 
-    `task_file` is the SHA-256 of a task's file, whose incumbent is its baseline.
+    `incumbent_ns` counts where the kernel's feedback does not say what the incumbent took beside it. `task_file` is the
+    SHA-256 of a task's file, whose incumbent is its baseline.
 
     Raises:
         AgentCompileError: the kernel was not measured (usage).
@@ -87,7 +88,10 @@ def provenance_for(
         text = f"{task}: a kernel that is {judged.verdict.kind} cannot be promoted"
         raise AgentCompileError(text, hint="promote a node that was measured")
     found = judged.verdict.measurement
-    params = judged.feedback.get("params") if isinstance(judged.feedback, dict) else None
+    told = judged.feedback if isinstance(judged.feedback, dict) else {}
+    params, beside_us = told.get("params"), told.get("incumbent_us")
+    if isinstance(beside_us, (int, float)):  # in the same rounds
+        incumbent_ns = 1e3 * beside_us
     bars = {"pytorch": found.baseline_ns, "incumbent": round(incumbent_ns)}
     bars = {found.baseline: found.baseline_ns} if task_file else bars
     times = {"kernel": found.median_ns, **bars, "floor": round(floor_ns)}

@@ -26,7 +26,7 @@ from agentcompile.refine.judging import RegionJudge
 from agentcompile.refine.promote import machine_of
 from agentcompile.refine.provenance import Provenance, provenance_for
 from agentcompile.space import Space
-from agentcompile.system.probe import processor
+from agentcompile.system.probe import core_mhz, processor
 from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.machine_trials import MachineTrials
 from agentcompile.tuning.prepared import PreparedModel, prepare
@@ -100,9 +100,18 @@ def opened(
         prepared = prepare(options, here, evaluator, emit)
         task = task_of(prepared, region)
         bar = _bar(task, options, evaluator)
+        if bar is None:
+            text = f"{task.region.name}: not even PyTorch gave a time: something else ended its process"
+            raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="check memory and load, then try again")
         spoken = language or LANGUAGES[here.target.kind][0]
-        contract = contract_of(task, spoken, prepared.ceiling, bar.times, processor=processor())
-        judge = RegionJudge(task, contract, evaluator, bar, store=here.store, confirms=confirms, seed=options.seed)
+        contract = contract_of(task, spoken, prepared.ceiling, bar.times, processor=processor(), core_mhz=core_mhz())
+
+        def retake() -> Bar | None:
+            return _bar(task, options, evaluator)
+
+        judge = RegionJudge(
+            task, contract, evaluator, bar, store=here.store, confirms=confirms, retake=retake, seed=options.seed
+        )
         yield OpenedRegion(here=here, task=task, contract=contract, bar=bar, judge=judge)
 
 
@@ -135,15 +144,11 @@ def _weight(region: Region) -> tuple[bool, int, int]:
     return regime.phase == "decode", regime.context[1], region.cost.bytes * max(len(region.sites), 1)
 
 
-def _bar(task: TuneTask, options: Options, evaluator: WorkerEvaluator) -> Bar:
+def _bar(task: TuneTask, options: Options, evaluator: WorkerEvaluator) -> Bar | None:
     jobs = JobMaker(task.space.target)
     trials: tuple[Trial, ...] = ()
     with MachineTrials(options.history) as history:
         past = TrialDatabase((), history, policy_digest(task.residency), Renamed([task.space]))
         candidates = tuple(task.space)
         trials = past.shown_to_adviser(candidates, lambda one: jobs.source(task, one).digest)
-    found = bar_of(task, jobs, evaluator, trials, seed=options.seed)
-    if found is None:
-        text = f"{task.region.name}: not even PyTorch gave a time: something else ended its process"
-        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="check memory and load, then try again")
-    return found
+    return bar_of(task, jobs, evaluator, trials, seed=options.seed)

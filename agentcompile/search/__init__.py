@@ -35,6 +35,12 @@ class SearchMethod:
     consults: bool = False
     """Whether it asks a model in the middle of a search, where there is one."""
 
+    @property
+    def tries(self) -> int:
+        """The candidates of a round, before which a model is asked; 0 for a search without rounds."""
+        course = self.regions.course if isinstance(self.regions, Explorer) else None
+        return course.width if isinstance(course, LlmRounds) else 0
+
 
 STRATEGIES: Mapping[str, SearchMethod] = {
     "halving": SearchMethod(regions=Halving(), step=Descent()),

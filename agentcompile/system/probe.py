@@ -106,6 +106,12 @@ def processor(*, root: Path = _ROOT) -> dict[str, Json]:
     return found
 
 
+def core_mhz(*, root: Path = _ROOT) -> int | None:
+    """Return the clock of a core now, in MHz, as the system says it; None where it does not."""
+    text = _cpuinfo(root).get("cpu MHz", "")
+    return round(float(text)) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else None
+
+
 def default_threads(*, root: Path = _ROOT, allowed: frozenset[int] = frozenset()) -> int:
     """Return the number of physical cores that this process may use, at least 1 and at most its quota of CPUs.
 

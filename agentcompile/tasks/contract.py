@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.attempt import Contract, WrittenLanguage
+from agentcompile.ir.attempt import Contract, Times, WrittenLanguage
 from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.graph import ITEM_BYTES, Graph, Node, Role, Use, Value
 from agentcompile.ir.kind import KindFacts, PortFacts
@@ -19,7 +19,7 @@ from agentcompile.ir.region import Access, Cost, Port, PortRole, Regime, Region
 from agentcompile.ir.scope import constants_of
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.refine.calling import calling, forbidden, manifest
-from agentcompile.refine.contract import LANGUAGES, Times
+from agentcompile.refine.contract import LANGUAGES
 from agentcompile.refine.machine import machine, rates
 from agentcompile.tasks.demands import magnitudes, preconditions, tolerance
 from agentcompile.tasks.load import LoadedTask
@@ -95,10 +95,12 @@ def contract_of(
     baseline: Json,
     *,
     processor: Mapping[str, Json] | None = None,
+    core_mhz: int | None = None,
 ) -> Contract:
-    """Return what a kernel for a task must do, and the bars to pass; `processor` is what the system says of a CPU.
+    """Return what a kernel for a task must do, and the bars to pass.
 
-    Nothing that was measured is in its interface, so that a session which goes on later asks the same questions.
+    `processor` is what the system says of a CPU, `core_mhz` its clock. Nothing that was measured is in its interface,
+    so that a session which goes on later asks the same questions.
 
     Raises:
         AgentCompileError: kernels in that language do not run on that target (usage).
@@ -139,7 +141,7 @@ def contract_of(
         "machine": machine(target, processor or {}),
         "baseline": "the incumbent is the fastest of PyTorch as it is and torch.compile",
     }
-    measured = rates(ceiling, flops=told.flops, nbytes=told.touched_bytes, residency=residency)
+    measured = rates(ceiling, flops=told.flops, nbytes=told.touched_bytes, residency=residency, core_mhz=core_mhz)
     return Contract(
         region=region.id,
         kind=region.kind,

@@ -7,16 +7,15 @@ exception; a fault of the machine, or of the task itself, is one.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from agentcompile import check
 from agentcompile.build import compile
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.attempt import Contract, Judged, Written
+from agentcompile.ir.attempt import Contract, Judged, Times, Written
 from agentcompile.ir.cleaning import clean
-from agentcompile.ir.digest import Json
 from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Params, Template
 from agentcompile.ir.trial import (
@@ -36,6 +35,7 @@ from agentcompile.materialize import specialise
 from agentcompile.measure import POLICY, Policy, Timing, measurement, verdict_of
 from agentcompile.ops.layouts import fits
 from agentcompile.refine import feedback
+from agentcompile.refine.feedback import Beside
 from agentcompile.refine.points import LINE, finding, legal_points
 from agentcompile.tasks.contract import facts_of, floors_ns, region_of, residency_of
 from agentcompile.tasks.inputs import seed_of
@@ -60,12 +60,15 @@ class TaskJudge:
         *,
         seed: int,
         confirms: bool = True,
+        retake: Callable[[Baselines], Baselines] = lambda known: known,
         policy: Policy = POLICY,
     ) -> None:
         """Keep the task, its contract and the bar; `seed` decides all inputs, and nobody who writes kernels knows it.
 
         With `confirms` the time of what passed everything else is taken again in fresh processes, and that one counts.
+        `retake` takes the baselines anew, when the rounds of a kernel show that they were taken at a busy moment.
         """
+        self._retake = retake
         self._task, self._contract, self._baselines, self._shop = task, contract, baselines, workshop
         self._seed, self._confirms, self._policy, self._count = seed, confirms, policy, 0
         self._regions = tuple(region_of(task, shape) for shape in range(len(task.told.signatures)))
@@ -93,8 +96,10 @@ class TaskJudge:
             found.append((one, verdict))
             if at == 0 and _hopeless(verdict):
                 break
-        best = min(found, key=lambda point: _time(point[1]))
-        return self._said(template, best[0], best[1], found)
+        params_of_best, verdict = min(found, key=lambda point: _share(point[1]))
+        if isinstance(verdict, Measured) and self._retaken(verdict.measurement):
+            verdict = self._measured(self._rebuilt(template, params_of_best), verdict.report, confirm=False)
+        return replace(self._said(template, params_of_best, verdict, found), times=self._baselines.times)
 
     def beside(self, written: Written, params: Params) -> tuple[Measurement, ...] | Verdict:
         """Time a kernel that passed every gate once more, beside every form of PyTorch in the same rounds.
@@ -192,31 +197,54 @@ class TaskJudge:
         by_bytes = floors_ns(told, ceiling, "cache")[0] if ceiling.calm else 0.0
         return verdict_of(timing, 1, built.region.cost.bytes, by_bytes, report, claim, 1, rounds)
 
+    def _retaken(self, m: Measurement) -> bool:
+        """Take the baselines anew where these rounds refute them; return whether another is the fastest since."""
+        old = self._baselines
+        known = old.times
+        busy = m.baseline_ns / known.incumbent_ns  # the others were timed in the same rounds as the fastest
+        seen = Times(reference_ns=known.reference_ns * busy, incumbent_ns=m.baseline_ns)
+        if not known.refuted_by(seen, calm=not m.contended):
+            return False
+        new = self._retake(old)
+        if new.times.nearer(known, seen):
+            self._baselines = new
+        return self._baselines.name != old.name
+
+    def _rebuilt(self, template: Template, params: Params) -> Built:
+        """Return a kernel that was built before."""
+        built = self._built(template, params, 0)
+        assert isinstance(built, Built)
+        return built
+
     def _said(self, template: Template, params: Params, verdict: Verdict, found: Sequence[_Point]) -> Judged:
         """Confirm what is faster, and say what became of the kernel."""
         confirmed = False
         if self._confirms and isinstance(verdict, Measured) and verdict.measurement.comparison == "FASTER":
-            built = self._built(template, params, 0)
-            assert isinstance(built, Built)
-            again = self._measured(built, verdict.report, confirm=True)
+            again = self._measured(self._rebuilt(template, params), verdict.report, confirm=True)
             if not isinstance(again, Disturbed):  # the machine's fault: the first time stands
                 verdict, confirmed = again, True
-        region = self._regions[0]
-        told = feedback.told(verdict, region, self._contract.floor_ns, self._baselines.times)
-        told |= {"params": dict(params), "points": feedback.points(found), "baseline": self._baselines.told}
-        told |= {"beside_incumbent": _beside(verdict), "confirmed": confirmed}
+        told = feedback.told(verdict, self._regions[0], self._contract.floor_ns, _beside(verdict))
+        told |= {"params": dict(params), "points": feedback.points(found), "confirmed": confirmed}
         told["admissible"] = isinstance(verdict, Measured) and verdict.measurement.comparison == "FASTER"
-        ns = float(verdict.measurement.median_ns) if isinstance(verdict, Measured) else math.inf
-        return Judged(verdict=verdict, ns=ns, feedback=told)
+        if not isinstance(verdict, Measured):
+            return Judged(verdict=verdict, feedback=told)
+        # The baseline's own share of the reference comes from rounds of their own, side by side as well.
+        share, times = _share(verdict), self._baselines.times
+        over = share * times.incumbent_ns / times.reference_ns
+        return Judged(verdict=verdict, ns=float(verdict.measurement.median_ns), over_reference=over, feedback=told)
 
     def _refused(self, findings: Sequence[Finding]) -> Judged:
         verdict = Rejected(findings=tuple(replace(one, text=clean(one.text, LINE)) for one in findings[:_FINDINGS]))
-        told = feedback.told(verdict, self._regions[0], self._contract.floor_ns, self._baselines.times)
+        told = feedback.told(verdict, self._regions[0], self._contract.floor_ns)
         return Judged(verdict=verdict, feedback=told)
 
 
-def _time(verdict: Verdict) -> float:
-    return verdict.measurement.median_ns if isinstance(verdict, Measured) else math.inf
+def _share(verdict: Verdict) -> float:
+    """Return a time as a share of the baseline's in the same rounds; infinity where there is none.
+
+    Points are timed one after another, and the machine may be busy for one of them.
+    """
+    return math.exp(-verdict.measurement.log_ratio) if isinstance(verdict, Measured) else math.inf
 
 
 def _hopeless(verdict: Verdict) -> bool:
@@ -224,11 +252,17 @@ def _hopeless(verdict: Verdict) -> bool:
     return not isinstance(verdict, (Measured, Rejected, BuildFailed, TimedOut, Disturbed))
 
 
-def _beside(verdict: Verdict) -> Json:
+def _beside(verdict: Verdict) -> Beside | None:
     if not isinstance(verdict, (Measured, Impossible)):
         return None
     m = verdict.measurement
-    return feedback.beside(m.comparison, m.log_ratio, m.half_width, m.baseline)
+    return Beside(
+        label=m.baseline,
+        comparison=m.comparison,
+        log_ratio=m.log_ratio,
+        half_width=m.half_width,
+        incumbent_ns=m.baseline_ns,
+    )
 
 
 def _pooled(reports: Sequence[NumericReport]) -> NumericReport:

@@ -19,14 +19,14 @@ from agentcompile.ir.target import Ceiling
 from agentcompile.materialize import isa_flags
 from agentcompile.options import Options
 from agentcompile.sandbox import require
-from agentcompile.system.probe import processor
+from agentcompile.system.probe import core_mhz, processor
 from agentcompile.tasks.attending import build_attendants
 from agentcompile.tasks.contract import contract_of, language_for, region_of, residency_of
 from agentcompile.tasks.inputs import seed_of
 from agentcompile.tasks.judging import TaskJudge
 from agentcompile.tasks.kernel import Workshop
 from agentcompile.tasks.load import LoadedTask, TaskLimits
-from agentcompile.tasks.timing import COMPILED, Baselines, baselines
+from agentcompile.tasks.timing import COMPILED, Baselines, baselines, timed_arms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,8 @@ def gated(
     """
     if fenced:
         require()
-    region = region_of(task)
-    bar = baselines(task, residency=residency_of(region, here.target), seed=seed, compiled=compiled)
+    residency = residency_of(region_of(task), here.target)
+    bar = baselines(task, residency=residency, seed=seed, compiled=compiled)
     contract = contract_of(
         task,
         language_for(task.path, language, here.target),
@@ -100,6 +100,7 @@ def gated(
         bar.times,
         bar.told,
         processor=processor(),
+        core_mhz=core_mhz(),
     )
     executor = compile_executor(here.store, toolchain=here.toolchain, flags=isa_flags(here.target))
     shop = Workshop(
@@ -111,5 +112,9 @@ def gated(
         attendants=build_attendants(here.store, here.toolchain, here.target),
         fenced=fenced,
     )
-    judge = TaskJudge(task, contract, bar, shop, seed=seed_of(seed, "judge"), confirms=confirms)
+
+    def retake(known: Baselines) -> Baselines:
+        return timed_arms(task, tuple(known.us), known.failed, residency=residency, seed=seed)
+
+    judge = TaskJudge(task, contract, bar, shop, seed=seed_of(seed, "judge"), confirms=confirms, retake=retake)
     return OpenedTask(here=here, task=task, contract=contract, baselines=bar, judge=judge)

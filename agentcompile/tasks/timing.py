@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.digest import Json
+from agentcompile.ir.attempt import Times
+from agentcompile.ir.digest import Json, canonical
 from agentcompile.ir.target import Residency
 from agentcompile.ir.timing import Interval, Samples, Timing
 from agentcompile.ir.trial import Incorrect
 from agentcompile.measure import POLICY, Policy, usual_ns
 from agentcompile.measure.clock import core_ns, quantum_ns
 from agentcompile.measure.rounds import Arm, run_rounds
-from agentcompile.refine.contract import Times
 from agentcompile.tasks.inputs import Case, seed_of
 from agentcompile.tasks.kernel import (
     Built,
@@ -168,10 +168,16 @@ class Baselines:
 
     name: str
     """The fastest arm: the baseline."""
-    times: Times
     us: Mapping[str, float]
+    """The time of each arm, all from the same rounds."""
     failed: Mapping[str, str]
     """Why ``torch.compile`` failed, by arm."""
+
+    @property
+    def times(self) -> Times:
+        """The times to beat."""
+        arms = canonical(self.told).decode()
+        return Times(reference_ns=1e3 * self.us[EAGER], incumbent_ns=1e3 * self.us[self.name], arms=arms)
 
     @property
     def told(self) -> Json:
@@ -202,17 +208,30 @@ def baselines(
             failed[name] = error.message[:400]
             if not task.alive:
                 raise
+    return timed_arms(task, names, failed, residency=residency, seed=seed, policy=policy)
+
+
+def timed_arms(
+    task: LoadedTask,
+    names: Sequence[str],
+    failed: Mapping[str, str],
+    *,
+    residency: Residency,
+    seed: int,
+    policy: Policy = POLICY,
+) -> Baselines:
+    """Time arms that the task's process holds already, in rounds of their own, and return the fastest.
+
+    Raises:
+        AgentCompileError: the task fails or hangs (usage).
+    """
     samples = _rounds([TorchArm(task, name) for name in names], policy.search_rounds, policy.search_claim, seed, policy)
     live = tuple(range(len(names)))
     timing = Timing(arms=tuple(names), live=live, processes=(samples,), residency=residency)
     taken = {name: usual_ns(timing, at, policy) for at, name in enumerate(names)}
     fastest = min(taken, key=lambda name: taken[name])
-    return Baselines(
-        name=fastest,
-        times=Times(reference_ns=taken[EAGER], incumbent_ns=taken[fastest]),
-        us={name: round(ns / 1e3, 3) for name, ns in taken.items()},
-        failed=failed,
-    )
+    us = {name: round(ns / 1e3, 3) for name, ns in taken.items()}
+    return Baselines(name=fastest, us=us, failed=failed)
 
 
 def timed(

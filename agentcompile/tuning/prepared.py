@@ -139,14 +139,18 @@ def counsel(
     return found
 
 
-def consulting(prepared: PreparedModel, counsels: Counsel, past: TrialDatabase) -> Consulting | None:
-    """Return what asks a model, in the middle of a search, what to try next; None where nobody answers."""
+def consulting(prepared: PreparedModel, counsels: Counsel, past: TrialDatabase, tries: int = 0) -> Consulting | None:
+    """Return what asks a model, in the middle of a search, what to try next; None where nobody answers.
+
+    `tries` is how many candidates a round of the search tries.
+    """
     if not counsels.consultable:
         return None
 
     def consult(task: TuneTask, focus: tuple[str, ...], number: int, asks: bool) -> tuple[tuple[str, ...], ...] | None:
         question = informed(question_of(task.space, prepared.ceiling, task.residency), past, prepared.here.store)
-        advice = counsels.consult(replace(question, focus=focus, round=number), asks=asks)
+        question = replace(question, focus=focus, round=number, tries=tries if number else 0)
+        advice = counsels.consult(question, asks=asks)
         return None if advice is None else tuple(sequence.points for sequence in advice.sequences)
 
     return consult

@@ -16,7 +16,7 @@
 // bits in every chunk. The partition is static, so the result does not depend on timing.
 //
 // An engine E multiplies a block: its `operand` and `weight` types, the `tokens` of its largest and its `least` block,
-// `weights` (a tile's columns as it reads them) and `product`, of M tokens or of the `kept` last ones.
+// the elements of a tile, `weights` (a tile's columns as it reads them) and `product`, of M tokens or of the `kept` last.
 #include "simd.h"
 
 constexpr int TILE = 16;    // rows of a tile of the packed layouts
@@ -26,9 +26,6 @@ template <class W> constexpr bool is_bf16 = std::is_same_v<W, bf16>;
 // Elements between two tokens of the operand: a few lines more than a row, as rows that lie a power of two apart would
 // share the same sets of the cache. A kernel's workspace is as large.
 template <long K> constexpr long stride_of = (K + 31) / 32 * 32 + 32;
-// Elements of a packed tile: rows16-k2 for bf16, rows16-k1 for float.
-template <class W, long K> constexpr long tile_size = (is_bf16<W> ? (K + 1) / 2 * 2 : K) * TILE;
-
 template <class T> inline const T* item(const T* const& p, int) { return p; }
 template <class T> inline T* item(T* const& p, int) { return p; }
 template <class T, size_t N> inline T* item(T* const (&p)[N], int i) { return p[i]; }
@@ -83,10 +80,21 @@ inline void token_blocks(
     else if (t < stop) block(int(stop - t));
 }
 
-// emit(token, sums) for tokens [begin, end): the sums of `count` <= PANEL tiles, 16 of each.
+// `count` <= PANEL tiles, and how many rows each has.
+template <class W, int PANEL> struct Panel {
+    const W* tiles[PANEL];
+    int heights[PANEL];
+    int count = 0;
+    void add(const W* tile, long rows_left) {
+        tiles[count] = tile;
+        heights[count++] = int(std::min<long>(TILE, rows_left));
+    }
+};
+
+// emit(token, sums) for tokens [begin, end): the sums of a panel's tiles, 16 of each.
 template <class E, int PANEL, long KBLOCK, long K, class W, class F>
 inline void multiply_panel(
-    E& engine, const W* const* tiles, int count, const typename E::operand* x, long begin, long end, F emit) {
+    E& engine, const Panel<W, PANEL>& panel, const typename E::operand* x, long begin, long end, F emit) {
     constexpr long room = E::template room<K, KBLOCK>;
     alignas(64) float sums[SPAN * PANEL * TILE];
     alignas(64) typename E::weight copies[PANEL * room];
@@ -95,9 +103,10 @@ inline void multiply_panel(
         const long stop = std::min(base + SPAN, end);
         for (long k = 0; k < K; k += KBLOCK) {
             const long depth = std::min(KBLOCK, K - k);
-            for (int s = 0; s < count; ++s) weights[s] = engine.weights(tiles[s] + k * TILE, depth, copies + s * room);
+            for (int s = 0; s < panel.count; ++s)
+                weights[s] = engine.template weights<K>(panel.tiles[s], panel.heights[s], k, depth, copies + s * room);
             token_blocks<E, E::tokens, PANEL * TILE, stride_of<K>>(
-                engine, weights, count, x, base, stop, base, k, depth, k + KBLOCK >= K, sums, emit);
+                engine, weights, panel.count, x, base, stop, base, k, depth, k + KBLOCK >= K, sums, emit);
         }
     }
 }
@@ -111,13 +120,12 @@ inline void multiply_family(
     share_tiles<E::tokens>(counts, n, rank, size, [&](int i, long first, long last, long begin, long end) {
         const auto* w = item(family, i);
         using element = std::remove_cv_t<std::remove_pointer_t<decltype(w)>>;
-        const element* tiles[PANEL];
         for (long tile = first; tile < last; tile += PANEL) {
-            const int count = int(std::min<long>(PANEL, last - tile));
-            for (int s = 0; s < count; ++s) tiles[s] = w + (tile + s) * tile_size<element, K>;
-            const long row = tile * TILE, some = std::min<long>(count * TILE, counts[i] - row);
+            Panel<element, PANEL> panel;
+            const long row = tile * TILE, some = std::min(std::min<long>(PANEL, last - tile) * TILE, counts[i] - row);
+            for (long at = 0; at < some; at += TILE) panel.add(w + (row + at) / TILE * E::template size<K>, some - at);
             multiply_panel<E, PANEL, KBLOCK, K>(
-                engine, tiles, count, x, begin, end, [&](long token, const float* sums) { emit(i, token, row, sums, some); });
+                engine, panel, x, begin, end, [&](long token, const float* sums) { emit(i, token, row, sums, some); });
         }
     });
 }
@@ -130,17 +138,15 @@ inline void multiply_pair(
     const long counts[] = {rows_of_each};
     E engine;
     share_tiles<E::tokens>(counts, n, rank, size, [&](int, long first, long last, long begin, long end) {
-        const W* tiles[PANEL];
         for (long tile = first; tile < last; tile += HALF) {
-            const int count = int(std::min<long>(HALF, last - tile));
-            for (int s = 0; s < count; ++s) {
-                tiles[s] = wg + (tile + s) * tile_size<W, K>;
-                tiles[count + s] = wu + (tile + s) * tile_size<W, K>;
-            }
-            const long row = tile * TILE, some = std::min<long>(count * TILE, rows_of_each - row);
+            Panel<W, PANEL> panel;
+            const long row = tile * TILE, some = std::min(std::min<long>(HALF, last - tile) * TILE, rows_of_each - row);
+            for (const W* w : {wg, wu})
+                for (long at = 0; at < some; at += TILE) panel.add(w + (row + at) / TILE * E::template size<K>, some - at);
+            const int up = panel.count / 2 * TILE;
             multiply_panel<E, PANEL, KBLOCK, K>(
-                engine, tiles, 2 * count, x, begin, end,
-                [&](long token, const float* sums) { emit(token, row, sums, sums + count * TILE, some); });
+                engine, panel, x, begin, end,
+                [&](long token, const float* sums) { emit(token, row, sums, sums + up, some); });
         }
     });
 }

@@ -17,14 +17,16 @@ template <class W> struct Tiles {
     using weight = bf16;
     static constexpr int tokens = 32, least = 16;
     static constexpr long columns = 32;  // of one product
+    template <long K> static constexpr long size = (K + 1) / 2 * 2 * TILE;
     template <long K, long KBLOCK> static constexpr long room = K % columns ? KBLOCK * TILE : 1;
     TileUnit unit;
 
-    const weight* weights(const W* w, long depth, weight* copy) {
+    template <long K> static const weight* weights(const W* tile, int, long first, long depth, weight* copy) {
+        const W* w = tile + first * TILE;
         if (depth % columns == 0) return w;
-        const long size = (depth + 1) / 2 * 2 * TILE, whole = (depth + columns - 1) / columns * columns * TILE;
-        std::memcpy((void*)copy, w, size * sizeof(bf16));
-        std::memset((void*)(copy + size), 0, (whole - size) * sizeof(bf16));
+        const long there = (depth + 1) / 2 * 2 * TILE, whole = (depth + columns - 1) / columns * columns * TILE;
+        std::memcpy((void*)copy, w, there * sizeof(bf16));
+        std::memset((void*)(copy + there), 0, (whole - there) * sizeof(bf16));
         return copy;
     }
 

@@ -61,9 +61,11 @@ template <class W, int V> struct Vectors {
     static constexpr int parts = TILE / LANES, group = pairs ? 2 : 1;
     static constexpr int tokens = (LANES == 16 ? 24 : 12) / V, least = 1;
     template <long K, long KBLOCK> static constexpr long room = widened ? KBLOCK * TILE : 1;
+    template <long K> static constexpr long size = (is_bf16<W> ? (K + 1) / 2 * 2 : K) * TILE;
 
-    // The next `depth` columns of a packed tile, `copy` where they are not read as they are.
-    static const weight* weights(const W* w, long depth, weight* copy) {
+    // Columns [first, first + depth) of a packed tile, `copy` where they are not read as they are.
+    template <long K> static const weight* weights(const W* tile, int, long first, long depth, weight* copy) {
+        const W* w = tile + first * TILE;
         if constexpr (!widened) return w;
         else {
             for (long k = 0; k < depth; k += 2)

@@ -81,26 +81,28 @@ struct TileUnit {
         for (int r = 0; r < rows_of<N>(); ++r) std::memcpy(static_cast<char*>(to) + r * stride, data[N][r], 64);
     }
     static float normal(float v) { return std::fabs(v) < 1.17549435e-38f ? std::copysign(0.0f, v) : v; }
-    static float half(uint32_t pair, int which) {
-        return normal(to_float(bf16{uint16_t(which ? pair >> 16 : pair & 0xffffu)}));
+    static float half(uint32_t high) {
+        float f;
+        std::memcpy(&f, &high, 4);
+        return normal(f);
     }
 
     // The first elements of the pairs and the second ones are added up apart, and both sums to the old one.
     template <int A, int B> void multiply() {
-        for (int m = 0; m < rows; ++m)
-            for (int n = 0; n < 16; ++n) {
-                float sums[2] = {}, old;
-                for (int k = 0; k < 16; ++k) {
-                    uint32_t a, b;
-                    std::memcpy(&a, data[4 + A][m] + 4 * k, 4);
-                    std::memcpy(&b, data[6 + B][k] + 4 * n, 4);
-                    for (int i = 0; i < 2; ++i) sums[i] = normal(std::fma(half(a, i), half(b, i), sums[i]));
-                }
-                uint8_t* at = data[2 * A + B][m] + 4 * n;
-                std::memcpy(&old, at, 4);
-                old = normal(normal(old) + normal(sums[0] + sums[1]));
-                std::memcpy(at, &old, 4);
+        for (int m = 0; m < rows; ++m) {
+            float first[16] = {}, second[16] = {}, old[16];
+            for (int k = 0; k < 16; ++k) {
+                uint32_t a, b[16];
+                std::memcpy(&a, data[4 + A][m] + 4 * k, 4);
+                std::memcpy(b, data[6 + B][k], 64);
+                const float left = half(a << 16), right = half(a & 0xffff0000u);
+                for (int n = 0; n < 16; ++n) first[n] = normal(std::fma(left, half(b[n] << 16), first[n]));
+                for (int n = 0; n < 16; ++n) second[n] = normal(std::fma(right, half(b[n] & 0xffff0000u), second[n]));
             }
+            std::memcpy(old, data[2 * A + B][m], 64);
+            for (int n = 0; n < 16; ++n) old[n] = normal(normal(old[n]) + normal(first[n] + second[n]));
+            std::memcpy(data[2 * A + B][m], old, 64);
+        }
     }
 };
 

@@ -131,7 +131,7 @@ def task_gates_without_a_process(folder: Path, limits: TaskLimits = LIMITS) -> G
         ceiling=CEILING,
         attendants=folder,
     )
-    bar = Baselines(name=EAGER, times=SLOW, us={}, failed={})
+    bar = Baselines(name=EAGER, us={EAGER: SLOW.reference_ns / 1e3}, failed={})
     judge = TaskJudge(held, asked, bar, shop, seed=3, confirms=False)
     return Gates(gate="task", judge=judge, manifest=str(manifest_of(region_of(held), "cpp")["example"]))
 

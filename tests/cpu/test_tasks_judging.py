@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,22 @@ def test_a_right_kernel_is_measured_beside_pytorch(scaled: OpenedTask) -> None:
     assert {"element", "error ratio", "inputs", "memory", "repeats"} <= set(found["passed_checks"])
     assert found["beside_incumbent"]["incumbent"] == "pytorch"
     assert judged.verdict.report.cases >= 7
+
+
+@pytest.mark.alone
+def test_baselines_of_a_busy_moment_are_taken_anew_and_spoil_no_ratio(scaled: OpenedTask) -> None:
+    judge, known = scaled.judge, scaled.baselines
+    busy = replace(known, us={name: 20 * us for name, us in known.us.items()})
+    judge._baselines = busy
+    judged = judge.judge(written(scaled, KERNEL_SCALED))
+    assert isinstance(judged.verdict, Measured), judged
+    assert judged.times is not None
+    assert judged.times.incumbent_ns < busy.times.incumbent_ns / 2
+    beside = judged.verdict.measurement
+    assert told(judged)["beside_incumbent"]["speedup"] == pytest.approx(beside.speedup, abs=1e-4)
+    assert judged.over_reference == pytest.approx(1 / beside.speedup)
+    assert told(judged)["incumbent_us"] == round(beside.baseline_ns / 1e3, 3)
+    judge._baselines = known
 
 
 WRONG = {

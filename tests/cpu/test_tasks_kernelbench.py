@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from agentcompile.ir.attempt import Written
+from agentcompile.ir.attempt import Times, Written
 from agentcompile.ir.template import Template
-from agentcompile.refine.contract import Times
 from agentcompile.tasks.contract import contract_of, facts_of, region_of
 from agentcompile.tasks.load import LoadedTask
 from agentcompile.tasks.loading import arguments

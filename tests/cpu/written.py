@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentcompile.ir.advice import Advice
-from agentcompile.ir.attempt import Contract, Written
+from agentcompile.ir.attempt import Contract, Times, Written
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Target
 from agentcompile.ir.template import Template
-from agentcompile.refine.contract import Times, contract_of
+from agentcompile.refine.contract import contract_of
 from agentcompile.space import Space
 from agentcompile.tuning.tasks import TuneTask
 from tests.cpu import jobs

@@ -10,10 +10,10 @@ import pytest
 
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import evaluator_of, this_machine
-from agentcompile.ir.attempt import Judged, Written, WrittenLanguage
+from agentcompile.ir.attempt import Judged, Times, Written, WrittenLanguage
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, Measured
 from agentcompile.options import Options
-from agentcompile.refine.contract import Times, contract_of
+from agentcompile.refine.contract import contract_of
 from agentcompile.refine.incumbent import Bar
 from agentcompile.refine.judging import RegionJudge
 from agentcompile.system.store import Store

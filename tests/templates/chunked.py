@@ -23,7 +23,55 @@ from tests.templates.suite import problems
 
 TOKENS = 256
 """The length that a chunk's kernels are made at."""
-AVX512_BF16 = ("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16")
+WIDE = ("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16")
+EMULATED = """
+inline float emulated_reduce(__m512 v) {
+    float lanes[16], total = 0;
+    std::memcpy(lanes, &v, 64);
+    for (float lane : lanes) total += lane;
+    return total;
+}
+inline float emulated_wide(uint16_t half) {
+    uint32_t bits = uint32_t(half) << 16;
+    float f;
+    std::memcpy(&f, &bits, 4);
+    return f;
+}
+inline __m512 emulated_dot(__m512 acc, __m512bh a, __m512bh b) {
+    float sums[16];
+    uint16_t x[32], y[32];
+    std::memcpy(sums, &acc, 64), std::memcpy(x, &a, 64), std::memcpy(y, &b, 64);
+    for (int i = 0; i < 32; ++i) sums[i / 2] += emulated_wide(x[i]) * emulated_wide(y[i]);
+    std::memcpy(&acc, sums, 64);
+    return acc;
+}
+struct emulated_halves { uint16_t bits[16]; };
+inline emulated_halves emulated_narrow(__m512 v) {
+    uint32_t bits[16];
+    emulated_halves made;
+    std::memcpy(bits, &v, 64);
+    for (int i = 0; i < 16; ++i) made.bits[i] = uint16_t((bits[i] + 0x7fff + ((bits[i] >> 16) & 1)) >> 16);
+    return made;
+}
+inline __m512i emulated_pair(int32_t pair) {
+    int32_t pairs[16];
+    __m512i v;
+    for (int32_t& one : pairs) one = pair;
+    std::memcpy(&v, pairs, 64);
+    return v;
+}
+inline __m512i emulated_load(const void* p) {
+    __m512i v;
+    std::memcpy(&v, p, 64);
+    return v;
+}
+#define _mm512_loadu_si512 emulated_load
+#define _mm512_reduce_add_ps emulated_reduce
+#define _mm512_dpbf16_ps emulated_dot
+#define _mm512_cvtneps_pbh emulated_narrow
+#define _mm512_set1_epi32 emulated_pair
+"""
+"""The AVX-512 instructions that kernels name, in plain C++, for a host that lacks them; the rest is the compiler's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +123,7 @@ class Workshop:
             source = replace(source, text=source.text.replace(*change))
         if target is not None and not {*target.isa} <= {*self.target.isa}:
             before, after = source.text.split("#include <immintrin.h>\n")
-            emulated = (Path(__file__).parent / "intrinsics_512.h").read_text(encoding="utf-8")
-            text = f"{before}#include <immintrin.h>\n{emulated}{after.replace('_mm512_', 'emulated_512_')}"
+            text = f"{before}#include <immintrin.h>\n{EMULATED}{after}"
             source = replace(source, text=text, flags=tuple(f for f in source.flags if "avx512" not in f))
         binary = compile(source, self.store, toolchain=self.toolchain, limit_s=120)
         assert isinstance(binary, Binary), binary

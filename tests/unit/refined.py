@@ -76,7 +76,7 @@ def starting_in(system: str) -> Any:
 def node(id: int, parent: int | None, ns: float = math.inf, instruction: str = "", **more: Any) -> Node:
     """A node of a fixture tree: a time, or a failure to build."""
     if parent is None:
-        return Node(id=id, parent=None, ns=ns)
+        return Node(id=id, parent=None, ns=ns, over_reference=1.0)
     step = RoleStep(role="plan", model="m", exchange="e", instruction=instruction, usage=Usage())
     return Node(
         id=id,
@@ -84,6 +84,7 @@ def node(id: int, parent: int | None, ns: float = math.inf, instruction: str = "
         written=Written(manifest="", kernel=f"kernel {id}\n"),
         verdict=RAN if ns < math.inf else BROKEN,
         ns=ns,
+        over_reference=ns / 1000.0,
         log=(step,) if instruction else (),
         **more,
     )
@@ -96,7 +97,8 @@ def tree(*rows: tuple[int, float]) -> tuple[Node, ...]:
 
 def plan(kernel: str = "", instruction: str = "unroll", **more: Any) -> str:
     """An answer of the plan role."""
-    return json.dumps({"diagnosis": "slow", "instruction": instruction, "kernel_with_marks": kernel, **more})
+    told = {"diagnosis": "slow", "idea": "", "instruction": instruction, "kernel_with_marks": kernel, **more}
+    return json.dumps(told)
 
 
 def draft(kernel: str, **more: Any) -> str:

@@ -10,13 +10,14 @@ import pytest
 
 from agentcompile.advice.answer import answer_of, read_answer
 from agentcompile.advice.asked import LISTED
-from agentcompile.advice.document import NAME
+from agentcompile.advice.document import NAME, prose
 from agentcompile.advice.prompt import VERSION, Prompt, prompt_of
+from agentcompile.advice.schema import answer_schema, names_in
 from agentcompile.events import clean
 from agentcompile.ir.advice import Question
 from agentcompile.ir.graph import Node
 from agentcompile.ir.template import Param
-from agentcompile.ir.trial import BuildFailed, Trial
+from agentcompile.ir.trial import NO_INTERVAL, BuildFailed, Trial
 from agentcompile.space import Space
 from tests.unit import fakes
 from tests.unit.answers import INJECTED, answer, question
@@ -73,9 +74,66 @@ def test_of_a_huge_space_evenly_spaced_candidates_are_listed() -> None:
     space = Space(fakes.linear_region(), (template,), fakes.target())
     asked = replace(question(), templates=space.templates, candidates=tuple(space))
     (region,) = told(prompt_of([asked]))["regions"]
-    assert len(region["candidates"]) == 125 <= LISTED
+    with_ids = [row for row in region["candidates"] if row[0].startswith("c")]
+    assert len(with_ids) == 125 <= LISTED
+    assert region["candidates"][:125] == with_ids
     assert region["candidates_in_all"] == 3000
     assert region["candidates"][1] == ["c2", "t1", 24]
+
+
+def tied() -> Question:
+    """A question about a space in which INTO and AHEAD are 0 in every candidate that has an id."""
+    into = Param(name="INTO", domain=(0, 1), default=0, about="Which cache.")
+    rows = Param(name="ROWS", domain=tuple(range(1, 129)), default=7, about="Rows.")
+    ahead = Param(name="AHEAD", domain=(0, 4096), default=4096, about="Bytes.")
+    template = fakes.rows_template(params=(rows, into, ahead), requires=(), workspaces=())
+    space = Space(fakes.linear_region(), (template,), fakes.target())
+    return replace(question(), templates=space.templates, candidates=tuple(space))
+
+
+def test_a_sample_has_the_defaults_and_candidates_in_which_no_parameters_go_together() -> None:
+    prompt = prompt_of([tied()])
+    (region,) = told(prompt)["regions"]
+    rows = region["candidates"]
+    assert len({row[0] for row in rows}) == len(rows) < region["candidates_in_all"] == 512
+    assert {(row[3], row[4]) for row in rows if row[0].startswith("c")} == {(0, 0)}
+    assert {(row[3], row[4]) for row in rows} == {(0, 0), (0, 4096), (1, 0), (1, 4096)}
+    assert ["t1(7,0,4096)", "t1", 7, 0, 4096] in rows
+    assert all(prompt.asked[0].named(row[0]) is not None for row in rows)
+    assert told(prompt_of([tied()])) == told(prompt)
+    assert "t1(7,0,4096)" in json.dumps(answer_schema(names_in(prompt.asked, LISTED)))
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "shown"),
+    [
+        ("One. Two.", 9, "One. Two."),
+        ("Reads rows. Other threads wait.", 20, "Reads rows."),
+        ("Reads rows as one stream", 16, "Reads rows as…"),
+        ("Reads rows as one stream", 14, "Reads rows as…"),
+        ("A. Then a long sentence follows", 20, "A. Then a long…"),
+        ("unbroken" * 4, 10, "unbrokenu…"),
+    ],
+)
+def test_a_sentence_is_not_cut_in_a_word(text: str, limit: int, shown: str) -> None:
+    assert prose(text, limit) == shown
+    assert len(shown) <= limit
+
+
+def test_an_interval_that_nothing_is_known_of_is_null() -> None:
+    trial = fakes.measured(question().candidates[0], 0.5, half_width=NO_INTERVAL)
+    (region,) = told(prompt_of([replace(question(), history=(trial,))]))["regions"]
+    assert region["trials"][0][4] is None
+
+
+def test_the_rules_speak_of_what_the_document_has() -> None:
+    plain = prompt_of([question()]).system
+    for word in ("focus", "round,", "on_like_regions", "launches_of_trials"):
+        assert word not in plain
+    assert "after the candidates that you ranked" in plain
+    focused = prompt_of([replace(question(), focus=(question().candidates[0].id,))]).system
+    assert "- focus: " in focused
+    assert "after the candidates that you ranked" not in focused, "there the sequences alone are followed"
 
 
 def named(text: str) -> Question:

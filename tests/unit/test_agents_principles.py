@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.agents.principles import Evidence, Principle, dead_ends, library, library_text, merged, relevant
+from agentcompile.agents.principles import Evidence, Principle, learnt, library, library_text, merged, relevant
+from agentcompile.agents.tree import Node
 from agentcompile.errors import AgentCompileError
+from agentcompile.ir.trial import Measured
 from tests.unit.refined import CONTRACT, node
 
 GOOD = """\
@@ -83,18 +85,48 @@ def test_a_task_is_told_of_products_where_it_spends_flops_and_of_its_own_kind() 
 
 def texts(*nodes: object) -> list[tuple[str, float]]:
     root = node(0, None, 1000.0)
-    return [(one.text, one.evidence[0].ratio) for one in dead_ends((root, *nodes), CONTRACT, "Test CPU")]  # type: ignore[arg-type]
+    return [(one.text, one.evidence[0].ratio) for one in learnt((root, *nodes), CONTRACT, "Test CPU")]  # type: ignore[arg-type]
 
 
 def test_an_idea_whose_attempts_failed_or_were_slower_is_a_dead_end() -> None:
     assert texts(node(1, 0, math.inf, "fails")) == [("fails", 0.0)]
     assert texts(node(1, 0, 1100.0, "slower")) == [("slower", 0.909)]
-    assert texts(node(1, 0, 1019.0, "as fast")) == [], "within 2 %"
+    assert texts(node(1, 0, 1021.0, "as fast")) == [], "within 2 %, and what the interval adds"
     assert texts(node(1, 0, 900.0, "faster")) == []
     assert texts(node(1, 0, 1100.0, "both"), node(2, 0, 900.0, "both")) == []
     assert texts(node(1, 0, 800.0, "good"), node(2, 1, 900.0, "worse than its parent")) == [
         ("worse than its parent", 0.889)
     ]
+
+
+def timed(id: int, parent: int, share: float, half_width: float, instruction: str = "", idea: str = "") -> Node:
+    """A node with its share of the reference's time, and how well that is known."""
+    made = node(id, parent, 1000.0 * share, instruction)
+    verdict = made.verdict
+    assert isinstance(verdict, Measured)
+    verdict = replace(verdict, measurement=replace(verdict.measurement, half_width=half_width))
+    log = tuple(replace(step, idea=idea) for step in made.log)
+    return replace(made, verdict=verdict, log=log)
+
+
+def test_what_may_be_noise_refutes_no_idea() -> None:
+    assert texts(timed(1, 0, 0.5, 0.002, "good"), timed(2, 1, 0.55, 0.002, "slower")) == [("slower", 0.909)]
+    assert texts(timed(1, 0, 0.5, 0.002, "good"), timed(2, 1, 0.55, 0.1, "unsure")) == []
+    # By the clock it was slower, at a busy moment; beside PyTorch it is faster than its parent.
+    busy = replace(timed(2, 1, 0.4, 0.002, "faster"), ns=7451.0)
+    assert texts(timed(1, 0, 0.5, 0.002, "good"), busy) == []
+
+
+def test_an_idea_that_is_surely_faster_than_its_parent_is_a_rule() -> None:
+    tree = (
+        node(0, None, 1000.0),
+        timed(1, 0, 0.5, 0.002, "line 1: all of it", "A whole kernel."),
+        timed(2, 1, 0.4, 0.002, "lines 7-9: unroll", "Keep four sums a row."),
+        timed(3, 1, 0.48, 0.1, "lines 7-9: prefetch", "Prefetch a row ahead."),
+        timed(4, 1, 0.7, 0.002, "line 3: copy", "Copy the input first."),
+    )
+    found = [(one.text, one.dead_end, one.evidence[0].ratio) for one in learnt(tree, CONTRACT, "Test CPU")]
+    assert found == [("Keep four sums a row.", False, 1.25), ("Copy the input first.", True, 0.714)]
 
 
 def test_an_attempt_that_was_mended_counts_as_what_it_became() -> None:
@@ -107,7 +139,7 @@ def test_a_dead_end_holds_no_source() -> None:
         "Unroll by 4: and prefetch.", 0.0
     )  # fmt: skip
     assert texts(node(1, 0, math.inf, "x = y;")) == []
-    (one,) = dead_ends((node(0, None, 1000.0), node(1, 0, math.inf, "i" * 4000)), CONTRACT, "Test CPU")
+    (one,) = learnt((node(0, None, 1000.0), node(1, 0, math.inf, "i" * 4000)), CONTRACT, "Test CPU")
     assert len(one.text) == 400
     assert (one.dead_end, one.languages, one.evidence[0].kind) == (True, ("cpp",), "rmsnorm")
     assert one.revalidate_if
@@ -115,11 +147,11 @@ def test_a_dead_end_holds_no_source() -> None:
 
 def test_what_a_session_refuted_is_added_to_a_library_once(tmp_path: Path) -> None:
     tree = (node(0, None, 1000.0), node(1, 0, math.inf, "fails"), node(2, 0, 1500.0, "slower"))
-    own = [*library(), *dead_ends(tree[:2], CONTRACT, "a")]
-    once = merged(own, dead_ends(tree, CONTRACT, "a"))
+    own = [*library(), *learnt(tree[:2], CONTRACT, "a")]
+    once = merged(own, learnt(tree, CONTRACT, "a"))
     assert [one.text for one in once] == [one.text for one in own] + ["slower"]
-    assert merged(once, dead_ends(tree, CONTRACT, "a")) == once
-    more = merged(once, dead_ends(tree, replace(CONTRACT, language="cuda"), "b"))
+    assert merged(once, learnt(tree, CONTRACT, "a")) == once
+    more = merged(once, learnt(tree, replace(CONTRACT, language="cuda"), "b"))
     assert [one.device for one in more[-1].evidence] == ["a", "b"]
     assert more[-1].languages == ("cpp", "cuda")
     path = tmp_path / "principles.toml"

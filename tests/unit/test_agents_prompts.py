@@ -28,7 +28,10 @@ RULE = Principle(
     evidence=(Evidence(kind="rmsnorm", device="Test CPU", ratio=0.42),),
 )
 PLAN = Planned(
-    diagnosis="slow", instruction="unroll", kernel_with_marks="<<<IMPROVE BEGINS>>>\nkernel 1\n<<<IMPROVE ENDS>>>"
+    diagnosis="slow",
+    idea="Keep two sums a row.",
+    instruction="unroll",
+    kernel_with_marks="<<<IMPROVE BEGINS>>>\nkernel 1\n<<<IMPROVE ENDS>>>",
 )
 FEEDBACK = json.dumps({"over_floor": 8.0, "log": 'kernel.cpp:1: error: "x"\nmore'})
 TREE = (
@@ -104,7 +107,12 @@ def test_debug_reads_the_logs_of_the_lineage_and_code_the_plan() -> None:
     assert data["lineage"][0]["feedback"]["log"].startswith("kernel.cpp:1")
     assert "plan" not in data
     told = json.loads(asked("code", 1, plan=PLAN).user)["plan"]
-    assert told == {"diagnosis": "slow", "instruction": "unroll", "kernel_with_marks": PLAN.kernel_with_marks}
+    assert told == {
+        "diagnosis": "slow",
+        "idea": "Keep two sums a row.",
+        "instruction": "unroll",
+        "kernel_with_marks": PLAN.kernel_with_marks,
+    }
 
 
 def test_equal_questions_are_equal_and_others_differ() -> None:
@@ -120,6 +128,20 @@ def test_the_place_of_a_question_does_not_depend_on_times() -> None:
     assert now.place == then.place
     assert now.place != asked("code", 1).place
     assert asked("code", 1).place != asked("code", 1, plan=PLAN).place
+
+
+def test_the_place_of_a_question_does_not_depend_on_the_plan_s_idea() -> None:
+    assert asked("code", 1, plan=PLAN).place == asked("code", 1, plan=replace(PLAN, idea="")).place
+
+
+def test_nodes_are_compared_by_shares_of_the_reference_in_their_own_rounds() -> None:
+    # At a busy moment node 3 took five times as long as it takes else, and PyTorch beside it as well.
+    busy = (*TREE[:3], replace(TREE[3], ns=3000.0), TREE[4])
+    data = json.loads(prompt_of(CONTRACT, busy, window("plan", busy, 1), attempt=5).user)
+    (three,) = (one for one in data["nodes"] if one["id"] == 3)
+    assert three["us"] == 3.0
+    assert three["over_reference"] == pytest.approx([1 / 0.6, 1.663, 1.67], abs=1e-3)
+    assert three["over_parent"][0] == pytest.approx(0.8 / 0.6, abs=1e-3)
 
 
 def long_tree(characters: int) -> tuple[Node, ...]:

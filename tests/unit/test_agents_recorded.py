@@ -10,10 +10,9 @@ from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.agents.agents import Agent, Team
 from agentcompile.agents.arms import ARMS, roles_of
 from agentcompile.agents.refining import Settings, refine
-from agentcompile.ir.attempt import Contract, Judged, Written
+from agentcompile.ir.attempt import Contract, Judged, Times, Written
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Template
-from agentcompile.refine.contract import Times
 from agentcompile.tasks.contract import contract_of, facts_of, region_of
 from agentcompile.tasks.reading import read
 from agentcompile.tasks.wire import Loaded, Signature, TensorFact

@@ -179,7 +179,8 @@ def test_over_a_real_connection(tmp_path: Path) -> None:
     requests = server.requests
     assert [one["temperature"] for one in requests] == [0.8] * 5
     formats = [one.get("response_format", {}) for one in requests]
-    assert formats[0]["json_schema"]["schema"]["required"] == ["diagnosis", "instruction", "kernel_with_marks"]
+    keys = ["diagnosis", "idea", "instruction", "kernel_with_marks"]
+    assert formats[0]["json_schema"]["schema"]["required"] == keys
     assert {one["type"] for one in formats[1:]} == {"json_object"}
     assert requests[0]["max_completion_tokens"] == LONGEST_ANSWER
     assert [type(one) for one in said] == [AdviserCalled, AdviserReplied] * 5

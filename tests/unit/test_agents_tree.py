@@ -26,7 +26,7 @@ from agentcompile.agents.tree import (
 from agentcompile.agents.windows import alone, window
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.advice import Usage
-from agentcompile.ir.attempt import Judged, Role, Written
+from agentcompile.ir.attempt import Judged, Role, Times, Written
 from agentcompile.ir.trial import Cancelled, Disturbed
 from tests.unit.refined import BROKEN, node, tree
 
@@ -141,6 +141,15 @@ def test_a_journal_gives_the_same_tree(tmp_path: Path) -> None:
         assert spent_of(journal.entries).prompt_tokens == 10
     assert nodes_of(()) == ()
     assert len((tmp_path / "session" / "journal.jsonl").read_text().splitlines()) == len(ENTRIES)
+
+
+def test_a_node_of_an_earlier_journal_has_its_share_of_the_time_that_the_session_opened_with() -> None:
+    old = [replace(one, over_reference=math.inf) if isinstance(one, Node) else one for one in ENTRIES]
+    assert nodes_of(old) == nodes_of(ENTRIES)
+    newer = replace(TREE[1], times=Times(reference_ns=500.0, incumbent_ns=400.0))
+    root, first, failed = nodes_of([OPENED, newer, TREE[2]])
+    assert (root.ns, root.over_reference) == (500.0, 1.0)
+    assert (first.over_reference, failed.over_reference) == (0.8, math.inf)
 
 
 def test_a_torn_last_line_is_ignored_wherever_it_was_cut(tmp_path: Path) -> None:

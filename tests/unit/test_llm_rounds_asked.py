@@ -175,20 +175,19 @@ FAST = tuple(one.id for one in ASKED.candidates[:2])
 
 
 def test_a_question_for_a_round_says_which_and_names_the_fastest() -> None:
-    asked = replace(ASKED, focus=FAST, round=3, history=(measured(ASKED.candidates[0], 0.5, rounds=10),))
+    asked = replace(ASKED, focus=FAST, round=3, tries=15, history=(measured(ASKED.candidates[0], 0.5, rounds=10),))
     made, plain, node = prompt_of([asked]), prompt_of([ASKED]), prompt_of([replace(ASKED, focus=FAST)])
     (region,) = json.loads(made.user)["regions"]
-    assert region["round"] == 3
+    assert (region["round"], region["tries"]) == (3, 15)
     assert [one[0] for one in region["fastest"]] == ["c1", "c2"]
     assert "measured" in region["fastest"][0]
     assert region["fastest"][1][-1] == "not measured"
     assert "focus" not in region
-    assert "- round, fastest: " in made.system
+    assert "- round, tries, fastest: " in made.system
     assert "focus" not in made.system
-    assert plain.system == node.system
     assert "fastest:" not in plain.system
-    cut = [text.split("\n- ") for text in (made.system, plain.system)]
-    assert [a for a in cut[0] if a not in cut[1]] == [a for a in cut[0] if a.startswith("round, fastest: ")]
+    cut = [text.split("\n- ") for text in (made.system, node.system)]
+    assert [a.partition(":")[0] for a in cut[0] if a not in cut[1]] == ["round, tries, fastest"]
 
 
 def test_the_same_fastest_candidates_in_another_round_are_another_question() -> None:
@@ -201,11 +200,12 @@ class Wired:
     """A wire on which a model widens the tiles of the first candidate that the question names."""
 
     def __init__(self) -> None:
-        self.rounds = list[int]()
+        self.rounds, self.tries = list[int](), list[int]()
 
     def send(self, ask: Ask) -> Reply:
         (region,) = json.loads(ask.user)["regions"]
         self.rounds.append(region["round"])
+        self.tries.append(region.get("tries", 0))
         made = answer(prompt_of([ASKED]))
         steps = [{"change": "parameter", "name": "TILES", "value": value} for value in (1, 2, 4)]
         start = region["fastest"][0][0] if region["fastest"] else "c1"
@@ -257,14 +257,19 @@ def test_a_compile_hands_the_round_and_the_trials_on_to_the_question(tmp_path: P
     counsel = Counsel(
         {ASKED.region.id: (ASKED, task.advice)}, asks=Client(wire, "m", Ledger(Ceilings())), keeps=Cassette(tmp_path)
     )
-    ask = consulting(prepared, counsel, TrialDatabase((), None, "p"))
+    ask = consulting(prepared, counsel, TrialDatabase((), None, "p"), 7)
     assert ask is not None
     start = next(one for one in ASKED.candidates if dict(one.params).get("TILES") == 1)
     assert ask(task, (start.id,), 2, False) is None
     ways = ask(task, (start.id,), 2, True)
     assert ways is not None
     assert {id for way in ways for id in way} < {one.id for one in ASKED.candidates}
+    assert wire.tries == [7]
     assert ask(task, (start.id,), 2, False) == ways
     assert ask(task, (start.id,), 3, False) is None
     assert wire.rounds == [2]
     assert counsel.digests
+
+
+def test_a_search_in_rounds_says_how_many_candidates_one_tries() -> None:
+    assert [strategy_of(name).tries for name in ("llm-rounds", "llm-rounds:width=7", "mcts+advice")] == [15, 7, 0]

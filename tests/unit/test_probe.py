@@ -64,8 +64,14 @@ def test_a_processor_tells_its_generation_its_threads_and_who_shares_its_caches(
     }
 
 
+def test_a_core_has_the_clock_that_the_system_says(tmp_path: Path) -> None:
+    assert probe.core_mhz(root=write(tmp_path, {"proc/cpuinfo": "model name\t: a\ncpu MHz\t\t: 2445.428\n"})) == 2445
+    assert probe.core_mhz(root=write(tmp_path, {"proc/cpuinfo": "cpu MHz\t\t: unknown\n"})) is None
+
+
 def test_what_a_system_does_not_say_of_its_processor_is_left_out(tmp_path: Path) -> None:
     assert probe.processor(root=tmp_path) == {}
+    assert probe.core_mhz(root=tmp_path) is None
     assert probe.processor(root=machine(tmp_path)) == {}, "nobody says who shares the caches"
 
 

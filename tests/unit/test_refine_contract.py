@@ -13,14 +13,14 @@ import torch
 from agentcompile.catalog import default_root
 from agentcompile.catalog.manifest import Manifest, ManifestLaunch
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.attempt import Contract, WrittenLanguage
+from agentcompile.ir.attempt import Contract, Times, WrittenLanguage
 from agentcompile.ir.digest import canonical
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.ops.reference import OPERATORS
 from agentcompile.refine import calling, meanings
-from agentcompile.refine.contract import Times, contract_of
+from agentcompile.refine.contract import contract_of
 from agentcompile.regions.kinds import facts
 from tests.cpu.written import task
 from tests.kernels.regions_for import KINDS, region_for

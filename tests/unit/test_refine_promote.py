@@ -10,14 +10,23 @@ import pytest
 
 from agentcompile.catalog import default_root, load
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.attempt import Written
+from agentcompile.ir.attempt import Judged, Written
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import Options
 from agentcompile.refine.promote import default_user_templates, machine_of, promote
-from agentcompile.refine.provenance import FILE, Provenance, authors, provenance_bytes, provenance_in, provenance_of
+from agentcompile.refine.provenance import (
+    FILE,
+    Provenance,
+    authors,
+    provenance_bytes,
+    provenance_for,
+    provenance_in,
+    provenance_of,
+)
 from agentcompile.regions.kinds import facts as kinds
 from tests.cpu.written import KERNEL, MANIFEST, written
 from tests.unit.fakes import target
+from tests.unit.refined import RAN
 
 ABOUT = Provenance(
     task="linear@abcdef",
@@ -95,6 +104,17 @@ def test_a_provenance_says_who_for_what_and_how_fast_on_one_line() -> None:
     for word in ("plan one", "code other", "linear@abcdef", "node 7", "kernel 1.2 us", "Test CPU"):
         assert word in ABOUT.text
     assert "\n" not in ABOUT.text
+
+
+def test_a_provenance_has_the_incumbent_s_time_of_the_kernel_s_own_rounds() -> None:
+    judged = Judged(verdict=RAN, ns=1.0, feedback={"incumbent_us": 0.7})
+    times = [
+        provenance_for(
+            "linear", "c", written(), one, node="7", models=(), incumbent_ns=7_451.0, floor_ns=0.0, machine={}
+        ).times_ns["incumbent"]
+        for one in (judged, replace(judged, feedback={}))
+    ]
+    assert times == [700, 7451]
 
 
 @pytest.mark.parametrize("name", ["../escape", "Upper", "a/b", "x" * 65])

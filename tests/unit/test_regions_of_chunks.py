@@ -21,7 +21,10 @@ from agentcompile.regions.pattern import PatternError
 from tests.unit.graphs import Builder, Shape, decoder, llama, permuted, qwen3
 
 TOKENS = 5
-OURS = ("add-rmsnorm", "rope-append", "qknorm-rope-append")
+OURS = (
+    "add-rmsnorm", "rope-append", "qknorm-rope-append", "rope-attention-prefill", "qknorm-rope-attention-prefill",
+    "heads-linear-residual", "last-rmsnorm-linear",
+)  # fmt: skip
 
 
 def prefill(**changes: object) -> Graph:
@@ -77,7 +80,7 @@ def test_heads_and_appends_of_every_layer_are_one_region(qk_norm: bool, name: st
 
 def test_keys_and_values_of_two_layers_are_never_taken_together() -> None:
     found = cut(prefill(layers=6))
-    assert not [refusal for refusal in found.refusals if refusal.kind in OURS[1:]]
+    assert not [refusal for refusal in found.refusals if refusal.kind in OURS[1:3]]
     assert len(only(found, "qknorm-rope-append").sites) == 6
 
 
@@ -288,3 +291,57 @@ def test_what_stands_beside_a_pattern_is_matched_and_belongs_to_others() -> None
     (region,) = [region for region in found.regions if region.kind == "before-relu"]
     assert [site.nodes for site in region.sites] == [("silu_0",)]
     assert [port.name for port in region.ports] == ["x", "y"]
+
+
+def test_the_product_behind_attention_reads_the_heads_of_a_token() -> None:
+    found = cut(prefill(layers=3))
+    region = only(found, "heads-linear-residual")
+    assert len(region.sites) == 3
+    assert {name: dict(region.dims)[name] for name in ("heads", "head_dim", "hidden")} == {
+        "heads": 4,
+        "head_dim": 8,
+        "hidden": 32,
+    }
+    assert region.stated
+    assert not region.dense
+
+
+@pytest.mark.parametrize("how", ["in order", "turned"])
+def test_heads_that_are_read_otherwise_are_no_region(how: str) -> None:
+    def other(use: Use) -> Use:
+        if [view.op for view in use.views] != ["permute", "reshape"]:
+            return use
+        turned, joined = use.views
+        if how == "in order":
+            return replace(use, views=(joined,))
+        return replace(use, views=(replace(turned, args=(0, 3, 1, 2)), joined))
+
+    graph = prefill(layers=1)
+    (site,) = only(cut(graph), "heads-linear-residual").sites
+    (node,) = [node for node in graph.nodes if node.id in site.nodes and node.op == "linear"]
+    changed = replace(node, inputs=(other(node.inputs[0]), *node.inputs[1:]))
+    nodes = tuple(changed if one is node else one for one in graph.nodes)
+    assert changed != node
+    assert not kind(cut(replace(graph, nodes=nodes)), "heads-linear-residual")
+
+
+@pytest.mark.parametrize(("end", "found"), [((1, -1, TOKENS), 1), ((1, 0, TOKENS - 1), 0)])
+def test_the_head_of_a_chunk_reads_its_last_token(end: tuple[int, ...], found: int) -> None:
+    build = Builder("prefill")
+    x, norm, w = build.input("x", (1, TOKENS, 16), "activation"), build.input("norm", (16,)), build.input("w", (9, 16))
+    last = Use(value=x, views=(View(op="slice", args=end),))
+    y = build.op("linear", build.op("rms_norm", last, norm, shape=(1, 1, 16), eps=1e-6), w, shape=(1, 1, 9))
+    regions = kind(cut(build.graph(y=y)), "last-rmsnorm-linear")
+    assert len(regions) == found
+    for region in regions:
+        assert (region.port("x").shape, region.port("y").shape) == ((1, TOKENS, 16), (1, 1, 9))
+        assert region.stated
+
+
+@pytest.mark.parametrize(("qk_norm", "name"), [(True, "qknorm-rope"), (False, "rope")])
+def test_a_chunks_attention_is_one_region_with_its_appends(qk_norm: bool, name: str) -> None:
+    region = only(cut(prefill(layers=4, qk_norm=qk_norm)), f"{name}-attention-prefill")
+    assert len(region.sites) == 4
+    assert dict(region.dims)["window"] == 0
+    assert region.port("y").shape == (1, 4, TOKENS, 8)
+    assert {port.access for port in region.ports if port.role == "state"} == {"append"}

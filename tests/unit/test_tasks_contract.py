@@ -12,11 +12,10 @@ from agentcompile.agents.answers import Draft, manifest_text, read_draft
 from agentcompile.agents.prompts import prompt_of
 from agentcompile.agents.windows import alone
 from agentcompile.catalog.aliases import KERNEL_FILES
-from agentcompile.ir.attempt import Contract, Written
+from agentcompile.ir.attempt import Contract, Times, Written
 from agentcompile.ir.digest import Json, canonical
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Template
-from agentcompile.refine.contract import Times
 from agentcompile.tasks.contract import contract_of, facts_of, region_of
 from agentcompile.tasks.reading import read
 from agentcompile.tasks.wire import Loaded, Signature, TensorFact
