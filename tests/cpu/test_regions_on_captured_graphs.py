@@ -104,7 +104,11 @@ def test_prefill_is_covered_and_only_permuted_edges_stay_in_bodies(captured: Cap
         "rmsnorm",
         "rmsnorm-linear",
         "rope-append",
+        "rope-attention-prefill",
         heads,
+        heads.replace("append", "attention-prefill"),
+        "heads-linear-residual",
+        "last-rmsnorm-linear",
     }
     for name, sites in ((heads, LAYERS), ("add-rmsnorm", 2 * LAYERS - 1)):
         assert [len(region.sites) for region in by_kind(found)[name]] == [sites]
