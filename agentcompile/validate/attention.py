@@ -14,7 +14,7 @@ from agentcompile.validate.tolerance import rounding
 
 SATURATED = 30.0
 """The score error beyond which nothing is known; the bound is then the spread of the values."""
-_BLOCK = 1 << 23  # the number of elements of the [rows, slots, D] distances that are held at a time
+_BLOCK = 1 << 20  # the number of elements of the [rows, slots, D] distances that are held at a time: they stay in cache
 
 
 def attention(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
