@@ -132,7 +132,7 @@ class StepEvidence:
     batch: int = 1
     context: tuple[int, int] = (0, 0)
     step_ns: int
-    """The median of the step; of a prefill plan, timed on GPUs only, that of a chunk of 256 tokens.
+    """The median of the step; of a prefill plan, that of a chunk of 256 tokens.
 
     The chunk is shorter where the KV cache holds fewer tokens.
     """

@@ -59,7 +59,14 @@ class Windows:
 
     def place(self, name: str) -> tuple[int, int]:
         """Return the address of a port's first window, and the bytes from one window to the next."""
-        return self._buffers[name].data_ptr(), LINE_BYTES
+        return self._buffers[name].data_ptr(), self._step(name)
+
+    def _step(self, name: str) -> int:
+        """Return the bytes between windows; a chunk's positions follow one another, so that all windows have the same.
+
+        Otherwise they would be a part of two chunks.
+        """
+        return 0 if self._region.regime.phase == "prefill" and name == "positions" else LINE_BYTES
 
     def at(self, window: int) -> dict[str, torch.Tensor]:
         """Return the tensors of one window, by port."""
@@ -69,7 +76,7 @@ class Windows:
 
     def _view(self, port: Port, window: int) -> torch.Tensor:
         buffer = self._buffers[port.name]
-        begin = window * (LINE_BYTES // buffer.element_size())
+        begin = window * (self._step(port.name) // buffer.element_size())
         return buffer[begin : begin + port.numel].view(concrete(port.shape))
 
     def _fill(self, port: Port, used: torch.Tensor) -> None:

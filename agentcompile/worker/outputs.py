@@ -99,9 +99,9 @@ class Witness:
         allowed = _OWN * r.abs() + _ROW * r.square().mean(-1, keepdim=True).sqrt() + _TINY
         share = (y - r).abs() / allowed
         at = int(share.argmax())
-        measured = float(share.view(-1)[at]) if same else 1e9
+        measured = float(share.reshape(-1)[at]) if same else 1e9
         if measured > 1.0:
-            text = f"{name}[{at}] is {float(y.view(-1)[at]):.6g}, expected {float(r.view(-1)[at]):.6g}"
+            text = f"{name}[{at}] is {float(y.reshape(-1)[at]):.6g}, expected {float(r.reshape(-1)[at]):.6g}"
             self._fail(measured, 1.0, f"{where}: {text}")
 
     def _chosen(self, name: str, y: Tensor, logits: Tensor, where: str) -> None:
