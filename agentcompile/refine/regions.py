@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.evaluation.chunk import any_chunk
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import Machine, evaluator_of, fence_of, this_machine
 from agentcompile.evaluation.step_clock import policy_digest
@@ -119,7 +120,8 @@ def task_of(prepared: PreparedModel, name: str) -> TuneTask:
     """Return the task of the region of that name, kind or start of an id; its space is empty where nothing serves it.
 
     Raises:
-        AgentCompileError: the model has no such region (usage); the hint names those that it has.
+        AgentCompileError: the model has no such region, or it is one of prompts on a CPU (usage); the hint names
+            those that it has.
     """
     regions = {region.id: region for cut in prepared.decode for region in cut.regions.values()}
     known = {task.region.id: task for task in (*prepared.tasks, *prepared.prompt_tasks)}
@@ -129,6 +131,9 @@ def task_of(prepared: PreparedModel, name: str) -> TuneTask:
         names = ", ".join(dict.fromkeys(one.kind for one in regions.values()))
         raise AgentCompileError(f"{name[:80]!r}: no region is called that", hint=f"its kinds: {names}")
     region = max(own, key=_weight)
+    if any_chunk(region):
+        text = f"{region.name}: a region of prompts of any length, for which nothing says yet what a kernel is given"
+        raise AgentCompileError(text, hint="name a region of decode steps, or write a template (docs/how-to.md)")
     return known.get(region.id) or TuneTask(
         region=region,
         space=Space(region, [], prepared.here.target),

@@ -174,18 +174,21 @@ class Planted:
         return lock_of(self.facts, self.cuts, plans, self.planned.layouts, self.trials)
 
 
-def plant(home: Path, checkpoint: Path, context: int, out: Path, *, library: bool = False, **more: Any) -> Planted:
+def plant(
+    home: Path, checkpoint: Path, context: int, out: Path, *, library: bool = False, prompts: bool = False, **more: Any
+) -> Planted:
     """Plan steps that run a kernel wherever a template serves, each as the adviser likes it best.
 
     A search on a busy machine may give everything back to PyTorch; this one leaves nothing to the clock. `library`
-    takes PyTorch calls instead of C++; `more` are further options.
+    takes PyTorch calls instead of C++; `prompts` plans a CPU's chunks of prompts so too; `more` are further options.
     """
     asked = options(home, checkpoint, context, **more)
     here = this_machine(asked)
     model = load_model(checkpoint, context, here.store, here.hashes)
     decode, prefill = cut(model.captured, here.target, CEILING, silent, asked.batch)
     templates = catalog.load([catalog.default_root()], kinds=kinds(), layouts=LAYOUTS)
-    spaces = bound([*decode, *([prefill] if here.target.kind == "cuda" else [])], templates, here.target, silent)
+    chunks = [prefill] if prompts or here.target.kind == "cuda" else []
+    spaces = bound([*decode, *chunks], templates, here.target, silent)
     subjects = advise(spaces, adviser_of("heuristic"), CEILING, prefill.residency, silent)
     kernels = {subject.region.id: _kernel(subject, library) for subject in subjects}
     rankings, trials = {}, {}

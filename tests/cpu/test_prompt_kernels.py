@@ -1,0 +1,107 @@
+"""Prompts on kernels: what a lock with them runs is what the checkpoint says, however a prompt is cut into chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from agentcompile.evaluation.chunk import at_length
+from agentcompile.evaluation.machine import this_machine
+from agentcompile.events import silent
+from agentcompile.ir.program import NativeCall
+from agentcompile.ir.template import COUNT
+from agentcompile.lockfile.files import write_lock
+from agentcompile.replay.bind import bind
+from agentcompile.replay.load import replay_lock
+from agentcompile.replay.open import open_lock
+from agentcompile.runtime.model import CompiledModel
+from agentcompile.runtime.step import HostStep
+from agentcompile.tuning.partitions import cut
+from agentcompile.worker.activations import Windows
+from tests.cpu import flows
+from tests.cpu.conftest import CONTEXT
+from tests.models.tiny import Stepper
+
+Make = Callable[[str, str], Path]
+IDS = [int(i) for i in torch.randint(2, 500, (CONTEXT,), generator=torch.Generator().manual_seed(7))]
+MODELS = [("tiny-qwen3", "bf16"), ("tiny-llama", "fp32")]
+LENGTHS = (1, 2, 15, 16, 17, 33, CONTEXT - 1, CONTEXT)
+
+
+@pytest.fixture(scope="module", params=MODELS, ids="-".join)
+def lock(
+    request: pytest.FixtureRequest, warm: Path, checkpoint: Make, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """A lock whose prompts run on kernels, and its checkpoint."""
+    out, model = tmp_path_factory.mktemp("prompts") / "p.lock.toml", checkpoint(*request.param)
+    made = flows.plant(warm, model, CONTEXT, out, prompts=True)
+    write_lock(out, made.seal())
+    return out, model
+
+
+@pytest.fixture(scope="module")
+def opened(lock: tuple[Path, Path], warm: Path) -> CompiledModel:
+    return replay_lock(lock[0], flows.options(warm, lock[1], CONTEXT))
+
+
+def test_a_whole_chunk_is_one_list_of_launches(lock: tuple[Path, Path], warm: Path) -> None:
+    program = open_lock(lock[0], flows.options(warm, lock[1], CONTEXT)).prefill
+    assert program.native
+    assert all(COUNT in call.pointers for call in program.calls if isinstance(call, NativeCall))
+    kinds = {call.launch.entry for call in program.calls if isinstance(call, NativeCall)}
+    assert {"attend", "multiply"} <= kinds
+
+
+def test_prompts_of_every_length_have_the_logits_of_the_captured_graph(
+    opened: CompiledModel, lock: tuple[Path, Path], warm: Path
+) -> None:
+    from agentcompile.capture.cached import load_model
+
+    here = this_machine(flows.options(warm, lock[1], CONTEXT))
+    captured = load_model(lock[1], CONTEXT, here.store, here.hashes).captured
+    for length in LENGTHS:
+        found = opened.prefill(IDS[:length])
+        expected = Stepper(captured).feed("prefill", torch.tensor(IDS[:length]), 0)["logits"][0, 0].float()
+        exact = captured.info.dtype == "fp32"
+        torch.testing.assert_close(
+            found, expected, atol=1e-4 if exact else 0.06, rtol=0, msg=lambda m: f"{length}: {m}"
+        )
+
+
+def test_a_token_s_bits_do_not_depend_on_how_a_prompt_is_cut(lock: tuple[Path, Path], warm: Path) -> None:
+    found = open_lock(lock[0], flows.options(warm, lock[1], CONTEXT))
+    model = bind(found)
+    step = model._open().generator.chunks
+    assert isinstance(step, HostStep)
+
+    def run(*parts: int) -> torch.Tensor:
+        begin = 0
+        for count in parts:
+            ids, at = torch.tensor(IDS[begin : begin + count]), torch.arange(begin, begin + count)
+            logits = step.run(ids, at)
+            begin += count
+        return logits.clone()
+
+    whole = run(CONTEXT)
+    for parts in ((1, CONTEXT - 1), (CONTEXT - 1, 1), (16, CONTEXT - 16), (15, 1, CONTEXT - 16)):
+        assert torch.equal(run(*parts), whole), parts
+
+
+def test_the_windows_of_a_timed_chunk_have_positions_that_follow_one_another(warm: Path, checkpoint: Make) -> None:
+    from agentcompile.capture.cached import load_model
+
+    here = this_machine(flows.options(warm, checkpoint("tiny-qwen3", "bf16"), CONTEXT))
+    model = load_model(checkpoint("tiny-qwen3", "bf16"), CONTEXT, here.store, here.hashes)
+    _, prefill = cut(model.captured, here.target, flows.CEILING, silent)
+    region = next(one for one in prefill.partition.regions if one.kind == "qknorm-rope-attention-prefill")
+    made = at_length(region, 20)
+    ports = [port for port in made.ports if port.role not in ("weight", "state", "output")]
+    windows = Windows(made, ports, seed=3, device="cpu")
+    for window in range(3):
+        found = windows.at(window)
+        assert found["positions"].tolist() == list(range(CONTEXT - 20, CONTEXT))
+        assert not torch.equal(found["q"], windows.at(window + 1)["q"])
+    assert (windows.place("positions")[1], windows.place("q")[1]) == (0, 64)
