@@ -66,9 +66,8 @@ def test_prompts_of_every_length_have_the_logits_of_the_captured_graph(
         found = opened.prefill(IDS[:length])
         expected = Stepper(captured).feed("prefill", torch.tensor(IDS[:length]), 0)["logits"][0, 0].float()
         exact = captured.info.dtype == "fp32"
-        torch.testing.assert_close(
-            found, expected, atol=1e-4 if exact else 0.06, rtol=0, msg=lambda m: f"{length}: {m}"
-        )
+        away = float((found - expected).abs().max())
+        assert away <= (1e-4 if exact else 0.06), length
 
 
 def test_a_token_s_bits_do_not_depend_on_how_a_prompt_is_cut(lock: tuple[Path, Path], warm: Path) -> None:
