@@ -372,7 +372,7 @@ int64_t ac_abi() { return AC_ABI; }
 void* ac_pool(int threads) {
     if (threads < 1 || threads > MAX_THREADS) return nullptr;
     static std::once_flag once;
-    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
+    std::call_once(once, [] { ask_for_tiles(), pthread_atfork(nullptr, nullptr, after_fork_in_child); });
     std::lock_guard<std::mutex> lock(registry_lock());
     auto& pool = registry()[threads];
     if (!pool) pool = new (std::nothrow) Pool(threads);

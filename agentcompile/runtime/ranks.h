@@ -1,5 +1,5 @@
 // What the executor's threads know of ranks: where each stands, who holds it, the barrier between them, and how long a
-// thread has had its core. Stands after `products.h` and before `executor.cpp`.
+// thread has had its core; and what they may use of it. Stands after `products.h` and before `executor.cpp`.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -7,8 +7,21 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace {
+
+// Linux gives a process the data of AMX tiles when it asks (arch/x86/xstate.rst): threads that it starts then have them
+// too. A kernel without AMX, or a processor, refuses: no template for tiles is legal there.
+inline void ask_for_tiles() {
+#if defined(__linux__) && defined(__x86_64__)
+    constexpr long request_permission = 0x1023, tile_data = 18;
+    syscall(SYS_arch_prctl, request_permission, tile_data);
+#endif
+}
 
 constexpr int MAX_THREADS = 256;
 constexpr int MAX_STAGES = 8;  // a dissemination barrier over 256 threads has 8 stages
