@@ -104,6 +104,11 @@ LAYOUTS: dict[str, Layout] = {
 """Every layout by name. Templates, plans and lockfiles use these names."""
 
 
+def multiplied(name: str, dtype: str) -> bool:
+    """Return whether prefill products read a weight in layout `name` and graph dtype `dtype` without unpacking it."""
+    return DTYPES.get(dtype, torch.int64) in LAYOUTS[name].products
+
+
 def fits(name: str, shape: tuple[int | str, ...], dtype: str) -> bool:
     """Return whether layout `name` can hold a tensor of this shape and graph dtype."""
     sizes = tuple(dim for dim in shape if isinstance(dim, int))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from agentcompile.backends import backend_of
+from agentcompile.ir.graph import ITEM_BYTES, concrete
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Measured, Part, Trial
+from agentcompile.ops.layouts import LAYOUTS, fits, multiplied
 from agentcompile.regions.cover import cover, cover_jointly
 from agentcompile.regions.downsets import CoverError
 from agentcompile.regions.problem import Option, Problem
@@ -117,6 +121,8 @@ def plan(
         for id, region in prefill.regions.items()
         if len(region.body.nodes) == 1 or id in rankings
     }
+    if backend_of(kind).any_chunk:
+        measured = {id: (*some, *_packed(prefill.regions[id], some[0], ceiling)) for id, some in measured.items()}
     prompt = Problem(
         graph=prefill.graph,
         partition=prefill.partition,
@@ -185,6 +191,22 @@ def _options(
             layouts = templates[kernel.candidate.template].layouts
             options.append(Option(layouts=layouts, cost_ns=costs(region, kernel), choice=kernel))
     return tuple(options)
+
+
+def _packed(region: Region, fallback: Option, ceiling: Ceiling) -> Iterator[Option]:
+    """Yield the fallback of one operator of a prefill on a CPU with its weight in each layout that can hold it.
+
+    A packed weight is multiplied as it lies where `runtime.packed` can; else it is unpacked for each chunk, which
+    reads, writes and reads it again.
+    """
+    matrices = [port for port in region.ports if port.role == "weight" and len(port.shape) == 2]
+    for port in matrices if len(region.body.nodes) == 1 else ():
+        for layout in LAYOUTS:
+            if layout != "row-major" and fits(layout, port.shape, port.dtype):
+                times = 0 if multiplied(layout, port.dtype) else 3
+                moved = times * math.prod(concrete(port.shape)) * ITEM_BYTES[port.dtype]
+                cost = fallback.cost_ns + 1e9 * moved / ceiling.dram_bytes_per_s
+                yield replace(fallback, layouts=((port.family, layout),), cost_ns=cost)
 
 
 def confirmed_ns(kernel: Kernel, trials: Sequence[Trial]) -> float:
