@@ -77,11 +77,11 @@ def _source(env: Mapping[str, str]) -> socket.socket:
 @atexit.register
 def _end() -> None:
     """End what this process started to fork from."""
-    for (pid, _), source in _sources.items():
-        if pid == os.getpid():
-            source.close()
-            while _running:
-                _running.pop().wait()
+    own = [source for (pid, _), source in _sources.items() if pid == os.getpid()]
+    for source in own:  # all of them, before any is waited for: it ends with its socket
+        source.close()
+    while own and _running:
+        _running.pop().wait()
 
 
 def _adopting(adopts: bool) -> None:
