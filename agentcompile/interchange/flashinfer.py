@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from agentcompile.evaluation.chunk import any_chunk, longest
 from agentcompile.interchange.code import UnfitError, identifiers, program
 from agentcompile.interchange.tried import Tried, lines, ms, number, pretty, report_of
 from agentcompile.ir.codec import encode
@@ -162,7 +163,8 @@ def workload(region: Region) -> dict[str, Json]:
 
 
 def _tokens(region: Region) -> int:
-    return dict(region.dims).get("tokens", 1)
+    """Return the number of tokens that the region was measured at."""
+    return longest(region) if any_chunk(region) else dict(region.dims).get("tokens", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

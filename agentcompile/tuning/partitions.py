@@ -154,7 +154,7 @@ def _offer(template: Template) -> Offer:
 def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> tuple[Space, ...]:
     """Return the non-empty search spaces of regions that some template serves, cut by cut, largest share first.
 
-    Of a prefill only regions with a template are emitted as events: all others run in PyTorch.
+    Of a prefill on a GPU only regions with a template are emitted as events: all others run in PyTorch.
     """
     spaces: list[Space] = []
     for row, graph in {row.region.id: (row, cut.graph) for cut in cuts for row in cut.summary.rows}.values():
@@ -170,7 +170,7 @@ def bound(cuts: Sequence[Cut], catalog: Catalog, target: Target, emit: Emit) -> 
             else:
                 templates.append(template)
         if region.regime.phase == "prefill":
-            if not templates:
+            if not templates and not backend_of(target.kind).any_chunk:
                 continue
             emit(_found(row, target, graph))
         space = Space(region, templates, target)
