@@ -79,17 +79,17 @@ def run_once(root: Path, definition: dict[str, Any]) -> None:
         found = space["run"](*inputs)
     outputs = found if isinstance(found, tuple) else (found,)
     for tensor, spec in zip(outputs, definition["outputs"].values(), strict=True):
-        assert (list(tensor.shape), tensor.dtype) == (shape(definition, spec), TORCH[spec["dtype"]])
+        assert (list(tensor.shape), tensor.dtype) == (shape(definition, workload, spec), TORCH[spec["dtype"]])
 
 
 def drawn(root: Path, definition: dict[str, Any], workload: dict[str, Any], name: str) -> torch.Tensor:
     input, spec = workload["inputs"][name], definition["inputs"][name]
     if input["type"] == "safetensors":
         stored: torch.Tensor = load_file(root / input["path"])[input["tensor_key"]]
-        assert list(stored.shape) == shape(definition, spec)
+        assert list(stored.shape) == shape(definition, workload, spec)
         return stored
-    return torch.randn(shape(definition, spec)).to(TORCH[spec["dtype"]])
+    return torch.randn(shape(definition, workload, spec)).to(TORCH[spec["dtype"]])
 
 
-def shape(definition: dict[str, Any], spec: dict[str, Any]) -> list[int]:
-    return [definition["axes"][axis]["value"] for axis in spec["shape"]]
+def shape(definition: dict[str, Any], workload: dict[str, Any], spec: dict[str, Any]) -> list[int]:
+    return [definition["axes"][axis].get("value", workload["axes"].get(axis)) for axis in spec["shape"]]
