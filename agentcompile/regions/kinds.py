@@ -61,6 +61,14 @@ class Kind:
 
 _APPENDS = ("kc = cache_append(k_cache, kr, positions)", "vc = cache_append(v_cache, v, positions)")
 _ATTENTION = (*_APPENDS, "y = attention(qr, kc, vc, positions)")
+_ROTATED = ("qr = rope(q, cos, sin; style=half)", "kr = rope(k, cos, sin; style=half)", *_ATTENTION)
+_NORMED_ROTATED = (
+    "qn = rms_norm(q, q_norm)",
+    "kn = rms_norm(k, k_norm)",
+    "qr = rope(qn, cos, sin; style=half)",
+    "kr = rope(kn, cos, sin; style=half)",
+    *_ATTENTION,
+)
 _WIDTH = "k_cache[3],v_cache[3]"
 _HEADS = f"q_heads=qr[1] kv_heads=k_cache[1] head_dim={_WIDTH} context=k_cache[2] window=y.window"
 _NORMED = f"{_WIDTH},q_norm[0],k_norm[0]"
@@ -69,6 +77,10 @@ _CHUNK_HEADS = f"q_heads=y[1] kv_heads=k_cache[1] head_dim={_WIDTH} context=k_ca
 _Q, _K = "[1, tokens, q_heads, head_dim]", "[1, tokens, kv_heads, head_dim]"
 """The heads of a chunk as matrix products leave them: the heads of one token are adjacent."""
 _TURNED = "by 0 2 1 3"
+_TOKENS_FIRST = (f"q = {_Q} {_TURNED}", f"k = {_K} {_TURNED}", f"v = {_K} {_TURNED}")
+_NORMED_TOKENS_FIRST = (
+    f"q = {_Q}", f"k = {_K}", f"qn = {_Q} {_TURNED}", f"kn = {_K} {_TURNED}", f"v = {_K} {_TURNED}"
+)  # fmt: skip
 _SWIGLU = ("a = silu(g)", "y = mul(a, u)")
 
 REGION_KINDS: tuple[Kind, ...] = (
@@ -136,7 +148,7 @@ REGION_KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="rope-attention-decode",
-        pattern=("qr = rope(q, cos, sin; style=half)", "kr = rope(k, cos, sin; style=half)", *_ATTENTION),
+        pattern=_ROTATED,
         dims=_HEADS,
         constants="scale=y.scale",
         hot=True,
@@ -144,13 +156,7 @@ REGION_KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="qknorm-rope-attention-decode",
-        pattern=(
-            "qn = rms_norm(q, q_norm)",
-            "kn = rms_norm(k, k_norm)",
-            "qr = rope(qn, cos, sin; style=half)",
-            "kr = rope(kn, cos, sin; style=half)",
-            *_ATTENTION,
-        ),
+        pattern=_NORMED_ROTATED,
         dims=_HEADS.replace(_WIDTH, _NORMED),
         constants="scale=y.scale eps=qn.eps,kn.eps offset=qn.offset,kn.offset",
         hot=True,
@@ -158,25 +164,19 @@ REGION_KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="rope-attention-prefill",
-        pattern=("qr = rope(q, cos, sin; style=half)", "kr = rope(k, cos, sin; style=half)", *_ATTENTION),
+        pattern=_ROTATED,
         dims=_HEADS,
         constants="scale=y.scale",
-        views=(f"q = {_Q} {_TURNED}", f"k = {_K} {_TURNED}", f"v = {_K} {_TURNED}"),
+        views=_TOKENS_FIRST,
         hot=True,
         phases=("prefill",),
     ),
     Kind(
         name="qknorm-rope-attention-prefill",
-        pattern=(
-            "qn = rms_norm(q, q_norm)",
-            "kn = rms_norm(k, k_norm)",
-            "qr = rope(qn, cos, sin; style=half)",
-            "kr = rope(kn, cos, sin; style=half)",
-            *_ATTENTION,
-        ),
+        pattern=_NORMED_ROTATED,
         dims=_HEADS.replace(_WIDTH, _NORMED),
         constants="scale=y.scale eps=qn.eps,kn.eps offset=qn.offset,kn.offset",
-        views=(f"q = {_Q}", f"k = {_K}", f"qn = {_Q} {_TURNED}", f"kn = {_K} {_TURNED}", f"v = {_K} {_TURNED}"),
+        views=_NORMED_TOKENS_FIRST,
         hot=True,
         phases=("prefill",),
     ),
@@ -185,7 +185,7 @@ REGION_KINDS: tuple[Kind, ...] = (
         pattern=("y = rope(q, cos, sin; style=half)", "kr = rope(k, cos, sin; style=half)", *_APPENDS),
         beside=("attended = attention(y, kc, vc, positions)",),
         dims=_CHUNK_HEADS,
-        views=(f"q = {_Q} {_TURNED}", f"k = {_K} {_TURNED}", f"v = {_K} {_TURNED}"),
+        views=_TOKENS_FIRST,
         phases=("prefill",),
     ),
     Kind(
@@ -200,7 +200,7 @@ REGION_KINDS: tuple[Kind, ...] = (
         beside=("attended = attention(y, kc, vc, positions)",),
         dims=_CHUNK_HEADS.replace(_WIDTH, _NORMED),
         constants="eps=qn.eps,kn.eps offset=qn.offset,kn.offset",
-        views=(f"q = {_Q}", f"k = {_K}", f"qn = {_Q} {_TURNED}", f"kn = {_K} {_TURNED}", f"v = {_K} {_TURNED}"),
+        views=_NORMED_TOKENS_FIRST,
         phases=("prefill",),
     ),
     Kind(

@@ -94,7 +94,7 @@ def cut(
 ) -> tuple[tuple[Cut, ...], Cut]:
     """Cut the decode graph for every regime, and the prefill graph; return the decode cuts and the prefill cut.
 
-    Decode regions are emitted as events here; prefill regions are emitted by `bound`, where a template serves them.
+    Decode regions are emitted as events here, prefill regions by `bound`.
     """
     context = captured.info.context
     lives = residency(captured.decode, target)
