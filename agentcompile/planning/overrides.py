@@ -2,12 +2,13 @@
 
 In: admitted plans and the decisions that hold. Out: the plans as they go into the lock. A kernel that a person chose
 passes the same checks as any other: it is confirmed, accepted by the full suite, and measured in the step. It does not
-fall back, and a warning says when a plan with it is slower than PyTorch.
+fall back, and a warning says when a plan with it is slower than PyTorch. A kernel that no person chose, and that wants
+a weight of it in another layout, gives way to PyTorch, which reads a weight in any layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -53,7 +54,7 @@ def apply_decisions(
     `known` are plans that an earlier process of the run measured with the same decisions.
 
     Raises:
-        AgentCompileError: an override fails, or wants a weight in another layout than another kernel (undecided).
+        AgentCompileError: an override fails, or two of them want one weight in different layouts (undecided).
     """  # noqa: DOC501
     _say_what_applies_nowhere(plans, decisions, bench.emit)
     choices = {region: _choice(decision, bench) for region, decision in decisions.items() if decision.word != "approve"}
@@ -61,6 +62,7 @@ def apply_decisions(
     if all(_bare(cover) == _bare(plan.parts) for cover, plan in zip(covers, plans, strict=True)):
         same = tuple(replace(plan, parts=cover) for plan, cover in zip(plans, covers, strict=True))
         return replace(planned, decode=tuple(covers[:-1]), prefill=covers[-1]), same
+    covers = _giving_way(cuts, covers, bench)
     layouts = layouts_of(cuts, covers, bench.layouts)
     changed = replace(planned, decode=tuple(covers[:-1]), prefill=covers[-1], layouts=layouts, exact=False)
     if failed := bench.refused(changed):
@@ -134,23 +136,54 @@ def layouts_of(cuts: Sequence[Cut], covers: Sequence[Sequence[Part]], wants: Cal
     """  # noqa: DOC501
     wanted: dict[str, tuple[str, str]] = {}
     for cut, cover in zip(cuts, covers, strict=True):
-        values = {value.id: value for value in cut.graph.values}
         for part in cover:
-            if not isinstance(part.choice, Kernel):
-                continue
-            region, layouts = cut.regions[part.region], dict(wants(part.choice.candidate))
-            for at in part.sites or range(len(region.sites)):
-                bound = dict(region.sites[at].bindings)
-                for port in region.ports:
-                    value = values[bound[port.name]] if port.role == "weight" else None
-                    if value is None or value.role != "weight":
-                        continue
-                    layout = layouts.get(port.family, "row-major")
-                    known, other = wanted.setdefault(value.name, (layout, region.name))
-                    if known != layout:
-                        text = f"{region.name} wants {value.name} as {layout}, {other} as {known}"
-                        raise _undecided(f"{text}: no plan has both")
+            for weight, layout in _wanted(cut, part, wants):
+                own = cut.regions[part.region].name
+                known, other = wanted.setdefault(weight, (layout, own))
+                if known != layout:
+                    raise _undecided(f"{own} wants {weight} as {layout}, {other} as {known}: no plan has both")
     return tuple(sorted((name, layout) for name, (layout, _) in wanted.items() if layout != "row-major"))
+
+
+def _wanted(cut: Cut, part: Part, wants: Callable[[Candidate], Layouts]) -> Iterator[tuple[str, str]]:
+    """Yield (weight, layout) of every weight that a part's kernel reads; nothing for a part in PyTorch."""
+    if not isinstance(part.choice, Kernel):
+        return
+    values = {value.id: value for value in cut.graph.values}
+    region, layouts = cut.regions[part.region], dict(wants(part.choice.candidate))
+    for at in part.sites or range(len(region.sites)):
+        bound = dict(region.sites[at].bindings)
+        for port in region.ports:
+            value = values[bound[port.name]] if port.role == "weight" else None
+            if value is not None and value.role == "weight":
+                yield value.name, layouts.get(port.family, "row-major")
+
+
+def _giving_way(cuts: Sequence[Cut], covers: Sequence[tuple[Part, ...]], bench: PlanChecks) -> list[tuple[Part, ...]]:
+    """Return the covers in which the kernels that contradict an override's layouts run in PyTorch, and say which.
+
+    No other kernel is put in their place, because no person has seen it there.
+    """
+    chosen: dict[str, tuple[str, str]] = {}
+    for cut, cover in zip(cuts, covers, strict=True):
+        for part in cover:
+            if part.choice.decided_by == "human":
+                found = _wanted(cut, part, bench.layouts)
+                chosen |= {weight: (layout, cut.regions[part.region].name) for weight, layout in found}
+
+    def kept(cut: Cut, part: Part) -> Part:
+        if part.choice.decided_by == "human":
+            return part
+        for weight, layout in _wanted(cut, part, bench.layouts):
+            want, by = chosen.get(weight, (layout, ""))
+            if layout != want:
+                why = f"{by}, which a person chose, reads {weight} as {want}, and its kernel as {layout}"
+                text = f"{cut.regions[part.region].name} runs in PyTorch: {why}"
+                bench.emit(Warned(text=f"{text}; to keep a kernel there, override it with one that reads {want}"))
+                return replace(part, choice=Fallback(reason=why))
+        return part
+
+    return [tuple(kept(cut, part) for part in cover) for cut, cover in zip(cuts, covers, strict=True)]
 
 
 def timed_plan(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known: Sequence[Plan]) -> Plan:

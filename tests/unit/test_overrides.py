@@ -188,12 +188,31 @@ def test_an_override_brings_the_layout_that_its_template_wants(desk: Desk) -> No
     assert len(planned.layouts) >= len(desk.cut.regions[desk.parts[at].region].sites)
 
 
-def test_two_kernels_that_want_one_weight_in_two_layouts_are_no_plan(desk: Desk) -> None:
+def test_a_kernel_that_wants_another_layout_than_an_override_gives_way_to_pytorch_and_it_is_said(desk: Desk) -> None:
     """The table of the embedding is the matrix of the last linear."""
     at, family = reader(desk, "embedding")
     desk.scheduler.wants = {3: ((family, "rows16-k2"),)}
+    decision = desk.override(3, at)
+    planned, plans = desk.obey(decision)
+    assert {layout for _, layout in planned.layouts} == {"rows16-k2"}
+    for plan in plans:
+        own = next(part.choice for part in plan.parts if part.region == decision.region)
+        assert isinstance(own, Kernel)
+        assert own.candidate == decision.candidate
+        left = [part for part in plan.parts if isinstance(part.choice, Fallback)]
+        assert len(left) == 1
+        assert "which a person chose, reads" in left[0].choice.reason
+    said = [event.text for event in desk.told if isinstance(event, Warned)]
+    assert any("runs in PyTorch: embedding@" in text and "override it with one that reads" in text for text in said)
+
+
+def test_two_overrides_that_want_one_weight_in_two_layouts_are_no_plan(desk: Desk) -> None:
+    at, family = reader(desk, "embedding")
+    desk.scheduler.wants = {3: ((family, "rows16-k2"),)}
+    _, plans = desk.obey(desk.override(3, at))
+    other = next(at for at, part in enumerate(plans[0].parts) if isinstance(part.choice, Fallback))
     with pytest.raises(AgentCompileError, match=r"as row-major, embedding@.* as rows16-k2: no plan has both") as caught:
-        desk.obey(desk.override(3, at))
+        desk.obey(desk.override(3, at), desk.override(2, other))
     assert caught.value.exit_code is ExitCode.UNDECIDED
 
 
