@@ -123,7 +123,7 @@ def cover(
             prepared.here.target.kind,
             rejected,
             None if rule in TIMED else about.kernel_ns,
-            0.0 if backend_of(prepared.here.device).queued or rule != "admitted" else LEAVING_NS,
+            None if backend_of(prepared.here.device).queued or rule != "admitted" else LEAVING_NS,
         )
 
     with stage(emit, "cover") as say:
@@ -131,7 +131,7 @@ def cover(
         while failed := not_accepted(prepared, acceptance, found):
             rejected.update(failed)
             found = planned()
-        for part in {part.region: part for parts in found.decode for part in parts}.values():
+        for part in {part.region: part for parts in (*found.decode, found.prefill) for part in parts}.values():
             if part.region in rankings and rankings[part.region].is_near(part.choice):
                 emit(ChoiceMade(region=part.region, choice=part.choice))
         say(f"{len(found.decode[0])} regions make up the step, estimated at {found.decode_ns / 1e6:.3f} ms")

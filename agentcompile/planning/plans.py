@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agentcompile.backends import backend_of
-from agentcompile.ir.graph import ITEM_BYTES, concrete
+from agentcompile.ir.graph import ITEM_BYTES, Phase, concrete
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Layouts, Measured, Part, Trial
@@ -96,14 +96,15 @@ def plan(
     kind: str,
     forbidden: Collection[tuple[str, Choice]] = (),
     kernel_ns: Callable[[Region, Kernel], float] | None = None,
-    leaving_ns: float = 0.0,
+    leaving_ns: Mapping[Phase, float] | None = None,
 ) -> Planned:
     """Cover all regimes of both phases at once, at the least cost; `forbidden` has rejected (region id, choice) pairs.
 
     The cost of a kernel is the median of its last confirm trial in `trials`, or `kernel_ns` of it where that is given.
-    Each change of a decode step from kernels to PyTorch costs `leaving_ns` more; where that is not 0, kernels that
-    PyTorch only just beats in isolation are considered too, because they may keep the step in native code.
+    Each change of a step from kernels to PyTorch costs `leaving_ns` of its phase more; where that is given, kernels
+    that PyTorch only just beats in isolation are considered too, because they may keep the step in native code.
     """
+    leaving_ns = leaving_ns or {}
 
     def costs(region: Region, kernel: Kernel) -> float:
         return kernel_ns(region, kernel) if kernel_ns else confirmed_ns(kernel, trials.get(region.id, ()))
@@ -115,25 +116,26 @@ def plan(
             for id, region in cut.regions.items()
         }
 
-    # Kernels of a prefill compete with PyTorch running the same operators one by one.
-    measured = {
-        id: _options(region, rankings.get(id), fallback_ns(region), tasks, costs)
-        for id, region in prefill.regions.items()
-        if len(region.body.nodes) == 1 or id in rankings
-    }
-    if backend_of(kind).any_chunk:
-        measured = {id: (*some, *_packed(prefill.regions[id], some[0], ceiling)) for id, some in measured.items()}
-    prompt = Problem(
-        graph=prefill.graph,
-        partition=prefill.partition,
-        options=measured,
-        weight=1 / STEPS_PER_CHUNK,
-    )
+    def prompting(near: bool) -> dict[str, tuple[Option, ...]]:
+        # Kernels of a prefill compete with PyTorch running the same operators one by one.
+        measured = {
+            id: _options(region, rankings.get(id), fallback_ns(region), tasks, costs, near)
+            for id, region in prefill.regions.items()
+            if len(region.body.nodes) == 1 or id in rankings
+        }
+        if backend_of(kind).any_chunk:
+            measured = {id: (*some, *_packed(prefill.regions[id], some[0], ceiling)) for id, some in measured.items()}
+        return measured
 
-    def covered(near: bool, more_ns: float) -> tuple[float, Planned]:
+    def covered(more_ns: Mapping[Phase, float]) -> tuple[float, Planned]:
         """Return the cost of a cover, and the cover that is cheapest when every fallback costs `more_ns` more."""
-        options = decoding(near)
-        dearer = {id: tuple(_dearer(option, more_ns) for option in some) for id, some in options.items()}
+        options = decoding(bool(more_ns))
+        step_ns, chunk_ns = more_ns.get("decode", 0.0), more_ns.get("prefill", 0.0)
+        dearer = {id: tuple(_dearer(option, step_ns) for option in some) for id, some in options.items()}
+        prompts = {
+            id: tuple(_dearer(option, chunk_ns) for option in some) for id, some in prompting(bool(more_ns)).items()
+        }
+        prompt = Problem(graph=prefill.graph, partition=prefill.partition, options=prompts, weight=1 / STEPS_PER_CHUNK)
         problems = [Problem(graph=cut.graph, partition=cut.partition, options=dearer) for cut in decode]
         found = cover_jointly([*problems, prompt], forbidden=forbidden)
         made = Planned(
@@ -143,15 +145,19 @@ def plan(
             exact=found.exact,
             decode_ns=_estimate(found.parts[0], options),
         )
-        thought_ns = more_ns * sum(
-            len(part.sites) for parts in made.decode for part in parts if isinstance(part.choice, Fallback)
-        )
-        left = sum(leaves(cut, parts) for cut, parts in zip(decode, made.decode, strict=True)) if leaving_ns else 0
-        return found.cost_ns - thought_ns + leaving_ns * left, made
+        cost = found.cost_ns
+        steps: list[tuple[Cut, Sequence[Part], float, Phase]] = [
+            (cut, parts, 1.0, "decode") for cut, parts in zip(decode, made.decode, strict=True)
+        ]
+        for cut, parts, weight, phase in (*steps, (prefill, made.prefill, prompt.weight, "prefill")):
+            sites = sum(len(part.sites) for part in parts if isinstance(part.choice, Fallback))
+            left = leaves(cut, parts) if leaving_ns else 0
+            cost += weight * (leaving_ns.get(phase, 0.0) * left - more_ns.get(phase, 0.0) * sites)
+        return cost, made
 
-    covers = [covered(False, 0.0)]
+    covers = [covered({})]
     if leaving_ns:
-        covers.append(covered(True, leaving_ns))
+        covers.append(covered(leaving_ns))
     return min(covers, key=lambda pair: pair[0])[1]
 
 

@@ -13,8 +13,13 @@ from agentcompile.ops.reference import DTYPES
 from agentcompile.runtime import native
 from agentcompile.runtime.arena import Arena
 from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.openmp import dismiss_threads, one_thread
 from agentcompile.runtime.packed import Packed
 from agentcompile.runtime.sites import Action, dying_after, torch_site
+
+_FEW = 1 << 21
+"""Operations and bytes below which PyTorch runs a region of a chunk on one thread. A second one would save less time
+than it takes to begin, and spin beside the kernels that follow: with two cores a chunk took 1.5 times as long."""
 
 
 class HostStep:
@@ -141,14 +146,22 @@ class _Bound:
         self.actions: list[Action] = []
         self.whole: native.Program | None = None
         run: list[native.Call] = []
+        spread = False  # whether PyTorch's threads may still spin on the cores of our own
         for at, (call, dying) in enumerate(zip(calls, dying_after(program, set(self.env)), strict=True)):
             if isinstance(call, NativeCall):
+                if spread and program.phase == "prefill":
+                    self.actions.append(dismiss_threads)
+                    spread = False
                 pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
                 run.append(native.Call.of(step._libraries[call.source], call.launch.entry, pointers))
             else:
                 self._close(run, at)
                 region = step._regions[call.region]
                 site = torch_site(call, region, step._buffers, self.env, memory, tokens, dying=dying, kept=step._packed)
+                if program.phase == "prefill" and region.cost.flops + region.cost.bytes < _FEW:
+                    site = _on_this_thread(site)
+                else:
+                    spread = True
                 self.actions.append(_clocked(site, step.clock, at))
         self._close(run, len(calls))
         if program.native:
@@ -177,6 +190,14 @@ class _Bound:
             return None
         view = self._step._arena.view(buffer.offset * self._step._room, shape, DTYPES[buffer.dtype])
         return view.zero_() if buffer.zeroed else view
+
+
+def _on_this_thread(site: Action) -> Action:
+    def act() -> None:
+        with one_thread():
+            site()
+
+    return act
 
 
 def _clocked(site: Action, clock: native.Clock, at: int) -> Action:

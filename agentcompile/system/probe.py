@@ -153,7 +153,7 @@ def _ready(load: Path) -> int:
 
 def ceiling_key(target: str) -> str:
     """Return the store's key for the ceilings of a target, given its digest."""
-    return digest("ceiling/2", target)
+    return digest("ceiling/3", target)
 
 
 def ceiling(target: Target, store: Store, measure: Callable[[], Ceiling]) -> Ceiling:

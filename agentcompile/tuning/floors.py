@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from agentcompile.evaluation.evaluator import Evaluator
 from agentcompile.ir.target import Ceiling
@@ -60,4 +61,16 @@ class Floors:
 
     @staticmethod
     def _under(task: TuneTask, ceiling: Ceiling) -> float:
-        return task.region.floor_ns(ceiling, task.residency)
+        region = task.region
+        if _in_a_core(task):
+            region = replace(region, cost=replace(region.cost, activation_bytes=0))
+        return region.floor_ns(ceiling, task.residency)
+
+
+def _in_a_core(task: TuneTask) -> bool:
+    """Return whether a site's activations may lie in the caches of one core alone, which are faster than any ceiling.
+
+    The rate of the cache that all cores share is measured, no nearer one.
+    """
+    *own, _ = (0, *task.space.target.cache_bytes)
+    return 2 * task.region.cost.activation_bytes <= own[-1]

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from agentcompile.ir.graph import Phase
 from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Measurement, Trial
 from agentcompile.measure.policy import POLICY
@@ -21,10 +22,11 @@ from agentcompile.measure.policy import POLICY
 TIE = 0.005
 """Relative difference: kernels nearer than this to the best are tied, and traits decide between them."""
 
-LEAVING_NS = 20_000.0
-"""Extra time in ns that a region in PyTorch costs a CPU's decode step between kernels, beside its own time: the step
-leaves native code for it, and threads that went to sleep must be woken. Measured on two cores: 51 us more for a table
-of positions, 64 us for an argmax; the operators themselves take less than half of that."""
+LEAVING_NS: Mapping[Phase, float] = {"decode": 20_000.0, "prefill": 100_000.0}
+"""Extra time in ns that a region in PyTorch costs a CPU's decode step, or a chunk of a prompt, between kernels, beside
+its own time: the step leaves native code for it, and threads that went to sleep must be woken. Measured on two cores:
+51 us more for a table of positions in a decode step, 64 us for an argmax; the operators themselves take less than half
+of that. In a chunk PyTorch's threads begin and end as well."""
 
 Signature = tuple[tuple[str, str], ...]
 """Sorted (port family, layout) pairs, without those that are `row-major`."""
@@ -108,12 +110,12 @@ def rank(
     return Ranking(
         kernels=ordered([trial for trial, m in timed if _wins(m)]),
         fallback=Fallback(reason=why_fallback(trials)),
-        near=ordered([trial for trial, m in timed if not _wins(m) and _is_near(m)]),
+        near=ordered([trial for trial, m in timed if not _wins(m) and _is_near(trial, m)]),
     )
 
 
-def _is_near(m: Measurement) -> bool:
-    return m.median_ns - m.baseline_ns < LEAVING_NS
+def _is_near(trial: Trial, m: Measurement) -> bool:
+    return m.median_ns - m.baseline_ns < LEAVING_NS[trial.candidate.regime.phase]
 
 
 def _wins(m: Measurement) -> bool:

@@ -1,8 +1,8 @@
-"""A decoder as a specialist writes it for `torch.compile` on a GPU: static KV cache, merged projections, no host sync.
+"""A decoder as a specialist writes it for `torch.compile`: static KV cache, merged projections, no host sync.
 
-It runs Qwen3 and Llama checkpoints. The decode step is one compiled graph with CUDA graphs under it, whose next token
-and position are its next inputs; prefill has a compiled graph for each length of the prompt. This is the strongest
-PyTorch peer.
+It runs Qwen3 and Llama checkpoints. The decode step is one compiled graph, on a GPU with CUDA graphs under it, whose
+next token and position are its next inputs; prefill has a compiled graph for each length of the prompt. On a CPU the
+weights are frozen, so that oneDNN packs them once. This is the strongest PyTorch peer.
 
 It is also the arm of gpt-fast's protocol (pytorch-labs/gpt-fast, generate.py): the same decoder with that project's
 settings, one token at a time on the device, and one graph of dynamic shapes for prompts of any length.
@@ -253,6 +253,9 @@ class Static(Looped):
         torch.set_float32_matmul_precision("high")
         with torch.inference_mode():
             self._device = request["device"]
+            if self._device == "cpu":
+                torch.set_num_threads(request["threads"])
+                inductor.freezing = True
             self._model = Decoder(Path(request["model"]), request["context"], self._device)
         self._mode, self._gpt_fast = mode, gpt_fast
         self._compiled: dict[str, tuple[Choose, _Step]] = {}
@@ -261,6 +264,7 @@ class Static(Looped):
             "torch": torch.__version__,
             "mode": mode,
             "coordinate_descent_tuning": inductor.coordinate_descent_tuning,
+            "freezing": inductor.freezing,
             "cache_tokens": request["context"],
             **({"protocol": GPT_FAST} if gpt_fast else {}),
         }

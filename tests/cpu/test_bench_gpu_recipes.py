@@ -74,8 +74,9 @@ def test_an_arm_that_dies_is_a_reason_and_the_others_go_on() -> None:
     assert list(firsts._summary(found[8])) == ["agentcompile"]
 
 
-def test_first_tokens_want_a_gpu(tmp_path: Path) -> None:
-    with pytest.raises(AgentCompileError, match="is a CPU"):
-        firsts.run(["x.toml", "--model", str(tmp_path), "--target", "cpu", "--out", str(tmp_path / "o.json")])
+def test_the_arms_of_first_tokens_are_those_of_the_device(tmp_path: Path) -> None:
+    words = ["x.toml", "--model", str(tmp_path), "--target", "cpu", "--out", str(tmp_path / "o.json")]
+    with pytest.raises(AgentCompileError, match=r"static-reduce-overhead: on cpu: hf-eager, .*llama.cpp"):
+        firsts.run([*words, "--arms", "hf-eager,static-reduce-overhead"])
     with pytest.raises(SystemExit):
         firsts.run(["x.toml", "--model", str(tmp_path), "--arms", "vllm", "--out", str(tmp_path / "o.json")])

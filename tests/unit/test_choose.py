@@ -99,7 +99,8 @@ def test_a_right_kernel_that_loses_by_less_than_leaving_native_code_costs_is_nea
         return replace(trial, verdict=replace(trial.verdict, measurement=slower))
 
     crash = replace(failed(c, Crashed(stage="measure", signal=11)), fidelity="confirm")
-    ranking = ranked([losing(a, LEAVING_NS - 1000), losing(b, LEAVING_NS + 1000), crash])
+    most = LEAVING_NS["decode"]
+    ranking = ranked([losing(a, most - 1000), losing(b, most + 1000), crash])
     (near,) = [kernel for _, kernels in ranking.near for kernel in kernels]
     assert near.candidate == a
     assert ranking.is_near(near)

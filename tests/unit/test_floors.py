@@ -89,6 +89,18 @@ def test_what_pytorch_reaches_is_possible_for_a_kernel_too(trusted: int) -> None
     assert impossible(times[1] / 2, found), "yet not everything is"
 
 
+def test_activations_that_fit_into_a_core_make_no_time_impossible() -> None:
+    """They come from the core's own caches, whose rate nobody measures; beyond those the shared cache's counts."""
+    machine, small = Machine(1.0), task()
+    cost = replace(small.region.cost, flops=0, weight_bytes=0, state_bytes=0, activation_bytes=400_000)
+    small = replace(small, region=replace(small.region, cost=cost), residency="cache")
+    large = replace(small, region=replace(small.region, cost=replace(cost, activation_bytes=600_000)))
+    for bare, fits in ((small, True), (large, False)):
+        one = replace(bare, floor_ns=bare.region.floor_ns(RATES, "cache"))
+        found = Floors(machine).floor_ns(one, timing(9 * one.floor_ns, one.floor_ns / 2), {0})  # type: ignore[arg-type]
+        assert impossible(one.floor_ns / 2, found) is not fits
+
+
 def test_a_rise_holds_for_the_tasks_after_it() -> None:
     machine, floor = Machine(2.5), task().floor_ns
     floors = Floors(machine)  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from agentcompile.ir.advice import Advice
+from agentcompile.ir.graph import Phase
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Template
 from agentcompile.ir.trial import Fallback, Kernel, Part
@@ -36,7 +37,7 @@ class Space:
 def planned(
     pytorch_ns: Mapping[str, float],
     kernel_ns: Mapping[str, float],
-    leaving_ns: float = LEAVING_NS,
+    leaving_ns: Mapping[Phase, float] | None = LEAVING_NS,
     won: Collection[str] = (),
 ) -> Planned:
     """The cover where PyTorch takes so long at a site of a region, and the region's kernel so long; kernels of regions
@@ -85,7 +86,7 @@ def times() -> tuple[dict[str, float], dict[str, float]]:
 def test_one_region_that_pytorch_just_wins_alone_does_not_take_the_step_out_of_native_code(
     times: tuple[dict[str, float], dict[str, float]],
 ) -> None:
-    assert isinstance(of(planned(*times, leaving_ns=0.0), LAST).choice, Fallback)
+    assert isinstance(of(planned(*times, leaving_ns=None), LAST).choice, Fallback)
     found = planned(*times)
     assert all(isinstance(part.choice, Kernel) for part in found.decode[0])
     assert found.decode_ns == KERNEL_NS * sum(len(part.sites) for part in found.decode[0])
@@ -95,15 +96,26 @@ def test_a_kernel_that_loses_more_than_leaving_costs_is_not_taken(
     times: tuple[dict[str, float], dict[str, float]],
 ) -> None:
     pytorch, kernels = times
-    kernels[LAST] = pytorch[LAST] + LEAVING_NS + 1000
+    kernels[LAST] = pytorch[LAST] + LEAVING_NS["decode"] + 1000
     assert isinstance(of(planned(pytorch, kernels), LAST).choice, Fallback)
+
+
+@pytest.mark.parametrize(("more_ns", "use"), [(-1000, Kernel), (1000, Fallback)])
+def test_a_chunk_of_a_prompt_stays_in_native_code_for_a_kernel_that_loses_little(
+    times: tuple[dict[str, float], dict[str, float]], more_ns: float, use: type
+) -> None:
+    pytorch, kernels = times
+    kernels[LAST] = pytorch[LAST] + LEAVING_NS["prefill"] + more_ns
+    found = planned(pytorch, kernels)
+    assert isinstance(of(found, LAST).choice, Fallback), "in a decode step leaving costs less"
+    assert isinstance(next(part.choice for part in found.prefill if part.region == LAST), use)
 
 
 def test_an_unpaired_time_of_pytorch_that_looks_cheaper_than_a_kernel_that_won_beside_it_counts_as_little(
     times: tuple[dict[str, float], dict[str, float]],
 ) -> None:
     """The kernel is in the ranking, for it won in paired rounds; PyTorch's time alone was taken at another moment."""
-    assert isinstance(of(planned(*times, leaving_ns=0.0, won={LAST}), LAST).choice, Fallback)
+    assert isinstance(of(planned(*times, leaving_ns=None, won={LAST}), LAST).choice, Fallback)
     assert isinstance(of(planned(*times, won={LAST}), LAST).choice, Kernel)
 
 
