@@ -13,7 +13,7 @@ Recipe = Callable[[Sequence[str]], int]
 RECIPES: Mapping[str, tuple[str, str]] = {
     "run": ("suite.run", "end-to-end workloads beside peers, one result file; `run` may be left out before options"),
     "figures": ("figures.recipe", "decode rates beside peers, compile times and accuracy, on this CPU or GPU"),
-    "firsts": ("figures.firsts", "the time to the first token by length of the prompt, beside peers, on a GPU"),
+    "firsts": ("figures.firsts", "the time to the first token by length of the prompt, beside peers"),
     "harness": ("selftest", "the timing protocol tested on the real timer of this machine"),
     "busy": ("busy.recipe", "a compile and its lock on a quiet machine and beside spinning processes"),
     "overhead": ("overhead", "what the suite's own collecting costs a token, on the real timer"),

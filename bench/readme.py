@@ -147,13 +147,15 @@ def _steps(run: Mapping[str, Any]) -> Iterator[str]:
 def _firsts(run: Mapping[str, Any]) -> Iterator[str]:
     yield f"`{run['command']}` on {_machine(run['machine'])}; {_revision(run)}."
     yield ""
-    yield f"| {run['model']}: tokens of the prompt | arm | first token, ms | times ours, 95 % interval |"
-    yield "|--:|---|--:|--:|"
+    yield f"| {run['model']}: tokens of the prompt | arm | first token, ms | × roofline | times ours, 95 % interval |"
+    yield "|--:|---|--:|--:|--:|"
+    floors = run.get("floor_ms", {})
     for prompt, arms in run["prompts"].items():
         for arm, row in arms.items():
-            yield f"| {prompt} | {arm} | {row['median_ms']:.3g} | {row['time_over_ours'] or '-'} |"
+            times = f"{row['median_ms'] / floors[prompt]:.2f}" if prompt in floors else "-"
+            yield f"| {prompt} | {arm} | {row['median_ms']:.3g} | {times} | {row['time_over_ours'] or '-'} |"
     for arm, reason in run["reasons"].items():
-        yield f"| | {arm} | - | failed: {reason} |"
+        yield f"| | {arm} | - | - | failed: {reason} |"
     yield ""
 
 

@@ -56,6 +56,8 @@ class NativeCall:
     """Buffer names; an empty one is a null pointer (an absent optional port)."""
     overlaps: bool = False
     """Whether the launch may start before its predecessors have ended, as far as its early reads are concerned."""
+    last: bool = False
+    """Whether it runs for the last token of a chunk alone: on the last rows of its activations, with a count of 1."""
 
     @property
     def uses(self) -> tuple[str, ...]:

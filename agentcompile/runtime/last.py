@@ -14,7 +14,8 @@ from agentcompile.ir.graph import Graph, Node, Use, Value, View, concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Cost, Port, Regime, Region
 from agentcompile.runtime.lower import rearranged, renamed
-from agentcompile.runtime.pieces import ROWWISE, tokens_of, waiting
+from agentcompile.runtime.pieces import tokens_of, waiting
+from agentcompile.runtime.rowwise import ROWWISE
 
 ROW = Buffer(name="row", role="row", dtype="int64", shape=(1,))
 """The buffer with the index, within the chunk, of the token whose logits are wanted."""

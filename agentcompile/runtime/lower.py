@@ -8,34 +8,19 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, cast
+from typing import cast
 
 from agentcompile.ir.graph import TOKENS, Dim, DType, Graph, Value
 from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
-from agentcompile.ir.region import Region, Site
+from agentcompile.ir.region import Region
 from agentcompile.ir.template import COUNT, Source
-from agentcompile.ir.trial import Choice, Kernel
+from agentcompile.ir.trial import Kernel
 from agentcompile.runtime.overlap import Access, accesses_of, overlapping, written_by
+from agentcompile.runtime.rowwise import Placed, for_last_token, owner
 
 _ALIGN = 64
 CHUNK_TOKENS = Buffer(name=COUNT, role="count", dtype="int64", shape=(1,))
 """The buffer with the number of tokens of the chunk, which kernels for any chunk read."""
-
-
-class Placed(Protocol):
-    """One site of a cover with the choice (kernel or fallback) that serves it."""
-
-    @property
-    def region(self) -> Region:
-        """The region that runs there."""
-
-    @property
-    def site(self) -> Site:
-        """The place in the graph."""
-
-    @property
-    def choice(self) -> Choice:
-        """The kernel or fallback chosen for it."""
 
 
 def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source], layouts: Mapping[str, str]) -> Program:
@@ -52,8 +37,9 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
     calls: list[NativeCall | TorchCall] = []
     regions: dict[str, Region] = {}
     accesses: list[Access] = []
+    ends = for_last_token(graph, placed, sources)
     for index, item in enumerate(placed):
-        bound = {port: _owner(table, value) for port, value in item.site.bindings}
+        bound = {port: owner(table, value) for port, value in item.site.bindings}
         for value_id in bound.values():
             buffers.setdefault(value_id, _buffer(table[value_id], layouts))
         choice = item.choice
@@ -74,6 +60,7 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
                     source=source.digest,
                     launch=launch,
                     pointers=tuple(bound.get(argument, "") for argument in launch.arguments),
+                    last=index in ends,
                 )
                 for launch in source.launches
             ]
@@ -89,15 +76,15 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
         replace(call, overlaps=overlaps) if isinstance(call, NativeCall) else call
         for call, overlaps in zip(calls, overlapping(accesses, immutable), strict=True)
     ]
-    ends = {name: _owner(table, use.value) for name, use in graph.outputs}
+    made = {name: owner(table, use.value) for name, use in graph.outputs}
     token, position = _input(graph, "token"), _input(graph, "position")
-    if graph.phase == "decode" and "token" in ends and _reads_end_before(graph, placed, token, ends["token"]):
+    if graph.phase == "decode" and "token" in made and _reads_end_before(graph, placed, token, made["token"]):
         # A step's token is the next step's input without a copy.
-        calls = [renamed(call, {ends["token"]: token}) for call in calls]
-        buffers.pop(ends["token"], None)
-    buffers = shared(buffers, calls, keep={ends["logits"]})
+        calls = [renamed(call, {made["token"]: token}) for call in calls]
+        buffers.pop(made["token"], None)
+    buffers = shared(buffers, calls, keep={made["logits"]})
     packed = graph.phase == "prefill"
-    placed_buffers, arena_bytes = place(list(buffers.values()), calls, {ends["logits"]}, largest_first=packed)
+    placed_buffers, arena_bytes = place(list(buffers.values()), calls, {made["logits"]}, largest_first=packed)
     return Program(
         phase=graph.phase,
         buffers=placed_buffers,
@@ -106,7 +93,7 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
         arena_bytes=arena_bytes,
         token=token,
         position=position,
-        logits=ends["logits"],
+        logits=made["logits"],
     )
 
 
@@ -115,12 +102,6 @@ def _workspace(region: Region, count: int) -> tuple[Dim, ...]:
     if not any(isinstance(dim, str) for port in region.ports for dim in port.shape):
         return (count,)
     return (TOKENS, -(-count // dict(region.dims)["tokens"]))
-
-
-def _owner(table: Mapping[str, Value], value_id: str) -> str:
-    while table[value_id].alias:
-        value_id = table[value_id].alias
-    return value_id
 
 
 def _input(graph: Graph, role: str) -> str:

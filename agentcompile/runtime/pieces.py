@@ -16,6 +16,7 @@ from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region
 from agentcompile.runtime.lower import rearranged, renamed
+from agentcompile.runtime.rowwise import ROWWISE
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """The numbers of tokens for which prefill programs are made."""
@@ -26,10 +27,6 @@ Of a longer chunk, the part that fills whole programs runs first: padding would 
 """
 PIECES = (2048, 1024)
 """Tokens for which a longer chunk's widest activations are made at a time: the first that memory allows is used."""
-ROWWISE = frozenset(
-    {"linear", "add", "mul", "rms_norm", "silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh", "cast"}
-)
-"""Operators that compute each row of a result from the same row of their operands alone."""
 _Call = NativeCall | TorchCall
 
 

@@ -133,6 +133,7 @@ class _Bound:
         self._step, self._tokens = step, tokens
         program, memory = step.program, step._memory
         self.token, self.position = (torch.zeros(tokens, dtype=torch.int64) for _ in range(2))
+        self._one = torch.ones(1, dtype=torch.int64)
         if program.phase == "decode":
             self.token, self.position = memory.tokens[: program.batch], memory.positions[: program.batch]
         elif step._fed is not None and tokens == step.capacity:
@@ -152,7 +153,7 @@ class _Bound:
                 if spread and program.phase == "prefill":
                     self.actions.append(dismiss_threads)
                     spread = False
-                pointers = [self.env[name].data_ptr() if name else 0 for name in call.pointers]
+                pointers = [self._pointer(name, last=call.last) if name else 0 for name in call.pointers]
                 run.append(native.Call.of(step._libraries[call.source], call.launch.entry, pointers))
             else:
                 self._close(run, at)
@@ -174,6 +175,16 @@ class _Bound:
             made = native.Program(self._step._executor, tuple(run), clock=self._step.clock, at=end - len(run))
             self.actions.append(made.run)
             run.clear()
+
+    def _pointer(self, name: str, *, last: bool) -> int:
+        """Return the address of a buffer, or of its last token's row."""
+        buffer, at = self._step._buffers[name], self.env[name].data_ptr()
+        if not last:
+            return at
+        if buffer.role == "count":
+            return self._one.data_ptr()
+        symbolic = any(isinstance(dim, str) for dim in buffer.shape)
+        return at + (self._tokens - 1) * buffer.nbytes if symbolic and buffer.role == "activation" else at
 
     def _tensor(self, buffer: Buffer) -> torch.Tensor | None:
         """Return a buffer's tensor; None for an activation that only PyTorch touches and allocates itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ from agentcompile.evaluation.machine import this_machine
 from agentcompile.events import silent
 from agentcompile.ir.program import NativeCall
 from agentcompile.ir.template import COUNT
+from agentcompile.ir.trial import Fallback
 from agentcompile.lockfile.files import write_lock
 from agentcompile.replay.bind import bind
 from agentcompile.replay.load import replay_lock
 from agentcompile.replay.open import open_lock
+from agentcompile.runtime import step
 from agentcompile.runtime.model import CompiledModel
+from agentcompile.runtime.sites import torch_site
 from agentcompile.runtime.step import HostStep
 from agentcompile.tuning.partitions import cut
 from agentcompile.worker.activations import Windows
@@ -53,6 +57,20 @@ def test_a_whole_chunk_is_one_list_of_launches(lock: tuple[Path, Path], warm: Pa
     assert all(COUNT in call.pointers for call in program.calls if isinstance(call, NativeCall))
     kinds = {call.launch.entry for call in program.calls if isinstance(call, NativeCall)}
     assert {"attend", "multiply"} <= kinds
+
+
+def test_behind_the_last_attention_a_chunk_is_computed_for_its_last_token_alone(
+    lock: tuple[Path, Path], warm: Path
+) -> None:
+    program = open_lock(lock[0], flows.options(warm, lock[1], CONTEXT)).prefill
+    calls = [call for call in program.calls if isinstance(call, NativeCall)]
+    attends = max(at for at, call in enumerate(calls) if call.launch.entry == "attend")
+    assert not any(call.last for call in calls[: attends + 1])
+    assert sum(call.last for call in calls) >= 2
+    names = {buffer.name: buffer for buffer in program.buffers}
+    for call in (call for call in calls if call.last):
+        read = [names[name] for name in call.pointers if name and names[name].role == "activation"]
+        assert all(next(dim for dim in buffer.shape if dim != 1) == "T" for buffer in read), read
 
 
 def test_prompts_of_every_length_have_the_logits_of_the_captured_graph(
@@ -104,3 +122,41 @@ def test_the_windows_of_a_timed_chunk_have_positions_that_follow_one_another(war
         assert found["positions"].tolist() == list(range(CONTEXT - 20, CONTEXT))
         assert not torch.equal(found["q"], windows.at(window + 1)["q"])
     assert (windows.place("positions")[1], windows.place("q")[1]) == (0, 64)
+
+
+@pytest.mark.parametrize(("few", "threads", "dismissed"), [(1 << 60, 1, False), (0, 2, True)])
+def test_pytorch_s_threads_do_not_spin_beside_the_kernels_of_a_chunk(
+    few: int, threads: int, dismissed: bool, warm: Path, checkpoint: Make, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A region of few operations runs on one thread; after a larger one PyTorch's other threads end."""
+    seen: list[str | int] = []
+    out, model = tmp_path / "mixed.lock.toml", checkpoint("tiny-llama", "bf16")
+    made = flows.plant(warm, model, CONTEXT, out, prompts=True)
+    first = made.planned.prefill[0].region
+    prefill = tuple(
+        replace(part, choice=Fallback(reason="to see")) if part.region == first else part
+        for part in made.planned.prefill
+    )
+    write_lock(out, replace(made, planned=replace(made.planned, prefill=prefill)).seal())
+
+    def spied(*args: object, **more: object) -> Callable[[], None]:
+        site = torch_site(*args, **more)  # type: ignore[arg-type]
+        return lambda: (seen.append(torch.get_num_threads()), site())[1]
+
+    monkeypatch.setattr(step, "torch_site", spied)
+    monkeypatch.setattr(step, "_FEW", few)
+    monkeypatch.setattr(step, "dismiss_threads", lambda: seen.append("dismissed"))
+    opened = replay_lock(out, flows.options(warm, model, CONTEXT))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        chunks = opened._open().generator.chunks
+        assert isinstance(chunks, HostStep)
+        seen.clear()
+        chunks.run(torch.tensor(IDS[:8]), torch.arange(8))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert [one for one in seen if one != "dismissed"] == [threads] * seen.count(threads) != []
+    assert ("dismissed" in seen) is dismissed
