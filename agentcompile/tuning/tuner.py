@@ -15,6 +15,7 @@ from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Evaluator
 from agentcompile.evaluation.time_budget import LEAST_S, Left, any_time
 from agentcompile.events import Emit, Proposed, RoundsProgress, TrialFinished, TrialStarted
 from agentcompile.ir.advice import Advice
+from agentcompile.ir.graph import Phase
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Cancelled, Death, Incorrect, Measured, Rejected, Trial, Verdict
 from agentcompile.measure import POLICY, Timing, usual_ns, verdict_of
@@ -27,8 +28,8 @@ from agentcompile.tuning.ranking import finalists
 from agentcompile.tuning.tasks import Consulting, TuneTask, templates_of
 from agentcompile.tuning.trial_database import TrialDatabase, disturbed, trial_of
 
-CONFIRMED = 3
-"""The number of finalists of each layout that are timed again on fresh data."""
+CONFIRMED: Mapping[Phase, int] = {"decode": 3, "prefill": 2}
+"""The number of finalists of each layout that are timed again on fresh data. Chunks take longer to time than steps."""
 LOOKS = 3
 """How often a finalist may be timed while other processes disturb it; the significance level is corrected for it."""
 
@@ -184,7 +185,7 @@ class Tuner:
 
         They are the best `CONFIRMED` of each layout; when no seconds are `left`, only the best one.
         """
-        each = CONFIRMED if left() > 0 else 1
+        each = CONFIRMED[task.region.regime.phase] if left() > 0 else 1
         return self.confirmed(task, finalists(trials, templates_of(task), each=each), left)
 
     def confirmed(self, task: TuneTask, chosen: Sequence[Candidate], left: Left = any_time) -> list[Trial]:
