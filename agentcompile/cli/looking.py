@@ -44,7 +44,7 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
     options = resolve(flags).options
     run = _run(options)
     state, folders, written = run.state(), _template_folders(run, options), dict[str, Json]()
-    reports, lost = _reports(state, options), dict[str, Json]()
+    reports, lost = resources_of(state, options), dict[str, Json]()
     found = [row for row in state.rows if row.name == region or row.kind == region or row.region.startswith(region)]
     if not found:
         known = ", ".join(row.name for row in state.rows) or "none"
@@ -71,7 +71,7 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         if (decision := state.decisions.get(row.region)) is not None:
             screen.text(f"{_BY_USER[decision.word]}{f': {decision.reason}' if decision.reason else ''}")
         screen.table(Table(heads=TRIAL_HEADS, rows=[trial_row(trial) for trial in trials], right=(2, 3, 4, 5)))
-        for trial in _newest(trials):
+        for trial in newest(trials):
             if reason := why_lost(state, trial, reports):
                 lost[trial.candidate.id] = reason
                 screen.text(f"{trial.candidate.label}: {reason}")
@@ -82,12 +82,12 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
     return 0
 
 
-def _newest(trials: Sequence[Trial]) -> list[Trial]:
+def newest(trials: Sequence[Trial]) -> list[Trial]:
     """Return one trial of each candidate, a confirming one where there is any, in their order."""
     return list({trial.candidate.id: trial for trial in reversed(trials)}.values())[::-1]
 
 
-def _reports(state: progress.State, options: Options) -> dict[str, tuple[Resources, ...]]:
+def resources_of(state: progress.State, options: Options) -> dict[str, tuple[Resources, ...]]:
     """Return what the assembler reported of the run's sources, as far as the store of this machine has it."""
     target = state.target
     if target is None or not options.store.is_dir():

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from agentcompile.cli.advising import consulted, said
-from agentcompile.cli.looking import TRIAL_HEADS, chosen, fastest_first, trial_row, why
+from agentcompile.cli.looking import TRIAL_HEADS, chosen, fastest_first, newest, resources_of, trial_row, why
 from agentcompile.cli.render import Screen
 from agentcompile.control.sources import source_text
 from agentcompile.events import SearchProgress
 from agentcompile.interchange.page import RegionPart, Report, Source, page
 from agentcompile.ir.trial import Kernel
-from agentcompile.options import resolve
+from agentcompile.options import Options, resolve
 from agentcompile.runs import progress, session
+from agentcompile.runs.losses import Reports, why_lost
 from agentcompile.runs.status import status_of
 from agentcompile.runs.tables import Table, amount
 
@@ -27,9 +28,10 @@ def report(flags: Mapping[str, object], name: str, out: Path | None, *, screen: 
     Raises:
         AgentCompileError: there is no such run (usage), or the file cannot be written (environment).
     """  # noqa: DOC501
-    run = chosen(resolve(flags).options, name)
+    settings = resolve(flags).options
+    run = chosen(settings, name)
     file = out or Path(run.path.resolve().name + ENDING)
-    data = page(report_of(run)).encode()
+    data = page(report_of(run, settings)).encode()
     try:
         session.write_atomically(file, data)
     except OSError as error:
@@ -39,26 +41,29 @@ def report(flags: Mapping[str, object], name: str, out: Path | None, *, screen: 
     return 0
 
 
-def report_of(run: session.RunDirectory) -> Report:
-    """Return what the page of a run is made of."""
+def report_of(run: session.RunDirectory, settings: Options) -> Report:
+    """Return what the page of a run is made of; `settings` say where the store is."""
     state, steps = progress.State(), list[tuple[float, float]]()
     for event in run.events():
         state = progress.apply(state, event)
         if isinstance(event, SearchProgress) and event.step_ns:
             steps.append((event.elapsed_s, float(event.step_ns)))
     options = run.options()
-    settings = sorted(options.items()) if isinstance(options, dict) else []
+    given = sorted(options.items()) if isinstance(options, dict) else []
+    reports = resources_of(state, settings)
     return Report(
         name=run.path.resolve().name,
         status=status_of(state, alive=run.alive()),
         state=state,
-        options=[(key.replace("_", "-"), str(value)) for key, value in settings],
+        options=[(key.replace("_", "-"), str(value)) for key, value in given],
         steps=steps,
-        parts=[_part(run, state, row) for row in sorted(state.rows, key=lambda row: (-row.share, row.name))],
+        parts=[_part(run, state, row, reports) for row in sorted(state.rows, key=lambda row: (-row.share, row.name))],
     )
 
 
-def _part(run: session.RunDirectory, state: progress.State, row: progress.RegionProgress) -> RegionPart:
+def _part(
+    run: session.RunDirectory, state: progress.State, row: progress.RegionProgress, reports: Reports
+) -> RegionPart:
     timed = [trial for trial in state.trials if trial.candidate.region == row.region]
     told = Screen(out=io.StringIO(), err=io.StringIO())
     if row.advice is not None:
@@ -67,13 +72,15 @@ def _part(run: session.RunDirectory, state: progress.State, row: progress.Region
     for missed in state.unadvised:
         if row.advice is None and row.region in missed.regions:
             told.text(f"no advice: {missed.reason}")
-    trials = [trial_row(trial) for trial in sorted(timed, key=fastest_first)]
+    ordered = sorted(timed, key=fastest_first)
+    lost = {id(trial): why_lost(state, trial, reports) for trial in newest(ordered)}
+    trials = [(*trial_row(trial), lost.get(id(trial), "")) for trial in ordered]
     assert isinstance(told.out, io.StringIO)
     return RegionPart(
         row=row,
         why=why(row),
         advice=told.out.getvalue(),
-        trials=Table(heads=TRIAL_HEADS, rows=trials, right=(2, 3, 4, 5)),
+        trials=Table(heads=(*TRIAL_HEADS, "why it lost"), rows=trials, right=(2, 3, 4, 5)),
         timed=timed,
         sources=list(_sources(run, state, row)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import itertools
 import json
@@ -17,11 +18,13 @@ from runs import KERNEL, REGION, WHOLE
 from agentcompile.cli import reporting
 from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import AdviceTaken, Event, Warned
+from agentcompile.events import AdviceTaken, Event, TrialFinished, Warned
 from agentcompile.ir.advice import Advice, Claim
 from agentcompile.ir.codec import encode
 from agentcompile.ir.search_events import SearchProgress
+from agentcompile.ir.trial import Crashed, Trial
 from agentcompile.options import resolve
+from agentcompile.runs.losses import why_lost
 from agentcompile.runs.session import Journal, RunDirectory
 
 EVIL = "</pre><script src=//evil.example/x.js></script><img src=http://evil.example/i.png>"
@@ -121,3 +124,15 @@ def test_a_run_that_has_hardly_begun_has_a_page_and_a_wrong_place_is_an_error(tm
     with pytest.raises(AgentCompileError) as caught:
         reporting.report({}, "latest", tmp_path / "gone" / "a.html", screen=screen)
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
+
+
+def test_the_page_says_of_every_candidate_why_it_lost(tmp_path: Path) -> None:
+    other = replace(KERNEL.candidate, params=(("ROWS", 9),))
+    crashed = Trial(candidate=other, source="", verdict=Crashed(stage="measure", signal=11))
+    recorded(*WHOLE[:7], TrialFinished(trial=crashed), *WHOLE[7:])
+    text = written(tmp_path)
+    state = RunDirectory(resolve().options.runs / "20260101-000000-sample").state()
+    reasons = [reason for trial in state.trials if (reason := why_lost(state, trial))]
+    assert "<th>why it lost</th>" in text
+    assert any("it crashed" in reason for reason in reasons)
+    assert all(html.escape(reason) in text for reason in reasons)
