@@ -14,7 +14,7 @@ from agentcompile.measure.policy import POLICY
 from .figures.record import Figure
 from .harness.means import with_totals
 from .harness.result import Case, SuiteResult, read_result
-from .harness.trial import OURS
+from .harness.trial import LLAMA, OURS
 from .report.markdown import brief, device
 from .suite.verdicts import compare_runs
 
@@ -59,10 +59,11 @@ def updated(name: str, text: str, lines: Iterable[str]) -> str:
 
 
 def headline(results: Path) -> Iterator[str]:
-    """Yield the one table of the README: each workload of the suites, greedy, beside eager and the best compiled peer.
+    """Yield the tables of the README: whole requests, then first tokens by length of the prompt.
 
-    Of two arms that PyTorch compiles with max-autotune the faster one counts. An arm without a ratio in a case (it
-    failed, or was not installed) is a dash there.
+    The first has each workload of the suites, greedy, beside eager and the best compiled peer. Of two arms that PyTorch
+    compiles with max-autotune the faster one counts. An arm without a ratio in a case (it failed, or was not installed)
+    is a dash there.
     """
     heads = ("model, machine", "workload (tokens in, out)", "max-autotune", "llama.cpp")
     ours = ("**agentcompile**, 95 %", "per token", "× roofline")
@@ -72,6 +73,27 @@ def headline(results: Path) -> Iterator[str]:
         result = with_totals(read_result(path))
         for case in (case for case in result.cases if case.mode == "greedy"):
             yield f"| {' | '.join(_row(result, case))} |"
+
+    yield ""
+    yield "First tokens, by length of the prompt; PyTorch's is its fastest arm in that run, compiled or not:"
+    yield ""
+    yield "| model, machine | tokens | PyTorch | llama.cpp | **agentcompile** | × roofline |"
+    yield "|---|--:|--:|--:|--:|--:|"
+    for run in _read(results, "*-firsts*.json"):
+        for prompt, arms in run["prompts"].items():
+            yield f"| {' | '.join(_first(run, prompt, arms))} |"
+
+
+def _first(run: Mapping[str, Any], prompt: str, arms: Mapping[str, Any]) -> Iterator[str]:
+    times = {name: float(row["median_ms"]) for name, row in arms.items()}
+    yield f"{run['model']}, {_machine(run['machine']).partition(',')[0].replace('(R)', '')}"
+    yield prompt
+    peers = [ms for name, ms in times.items() if name not in (OURS, LLAMA)]
+    yield f"{min(peers):.3g} ms" if peers else "-"
+    yield f"{times[LLAMA]:.3g} ms" if LLAMA in times else "-"
+    yield f"**{times[OURS]:.3g} ms**" if OURS in times else "-"
+    floor = run.get("floor_ms", {}).get(prompt)
+    yield f"{times[OURS] / floor:.2f}" if floor and OURS in times else "-"
 
 
 def _row(result: SuiteResult, case: Case) -> Iterator[str]:
