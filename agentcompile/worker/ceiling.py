@@ -5,6 +5,7 @@ Each rate is the best of several short runs: a ceiling is what the machine can d
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -22,6 +23,8 @@ from agentcompile.runtime.native import Call, Executor, Program
 from agentcompile.worker.known import known_library
 from agentcompile.worker.protocol import CheckHarness, Setup
 
+_ARCH_PRCTL, _GET_PERMITTED, _TILE_DATA = 158, 0x1022, 18
+"""Numbers of Linux on x86-64 (arch/x86/xstate.rst): the call, its request, and the bit of the tiles' data."""
 _CALM_TRIES = 4
 _TRY_S = 0.4
 _TEXT = """
@@ -139,7 +142,8 @@ def measure_ceiling(executor: Executor, setup: Setup) -> Ceiling:
     cache_rate = max(probe.rate(name, data, near, near, repeat=16) for name in reads)
     data[:4096].zero_()  # numbers that neither grow nor become denormal
     steps = 500_000
-    work = {name: steps * each * executor.threads for name, each in _OPERATIONS.items() if probe.library.find(name)}
+    found = [name for name in _OPERATIONS if probe.library.find(name) and (name != "dot_tiles" or _tiles_given())]
+    work = {name: steps * _OPERATIONS[name] * executor.threads for name in found}
     flops = max(probe.rate(name, data, steps, operations) for name, operations in work.items())
     return Ceiling(
         dram_bytes_per_s=dram_rate.per_s,
@@ -148,6 +152,13 @@ def measure_ceiling(executor: Executor, setup: Setup) -> Ceiling:
         flops_per_s=flops.per_s,
         calm=dram_rate.calm and cache_rate.calm and flops.calm,
     )
+
+
+def _tiles_given() -> bool:
+    """Return whether Linux gave this process the data of AMX tiles; the executor has asked for them."""
+    given = ctypes.c_uint64()
+    libc = ctypes.CDLL(None)
+    return libc.syscall(_ARCH_PRCTL, _GET_PERMITTED, ctypes.byref(given)) == 0 and bool(given.value >> _TILE_DATA & 1)
 
 
 class _Rate(NamedTuple):
