@@ -65,10 +65,12 @@ def signature_of(template: Template) -> Signature:
     return tuple(sorted((family, layout) for family, layout in template.layouts if layout != "row-major"))
 
 
-def finalists(trials: Sequence[Trial], templates: Mapping[str, Template], *, each: int) -> tuple[Candidate, ...]:
+def finalists(
+    trials: Sequence[Trial], templates: Mapping[str, Template], *, each: int, others: int | None = None
+) -> tuple[Candidate, ...]:
     """Return the candidates to confirm on fresh data: the best `each` of every layout signature, best first.
 
-    A candidate is ordered by its longest search measurement, and left out when any of its search trials failed.
+    `others`, where given, is the number for signatures other than the best candidate's. A candidate is ordered by its longest search measurement, and left out when any of its search trials failed.
     """
     searched = [trial for trial in trials if trial.fidelity == "search"]
     failed = {trial.candidate.id for trial in searched if not isinstance(trial.verdict, Measured)}
@@ -82,7 +84,8 @@ def finalists(trials: Sequence[Trial], templates: Mapping[str, Template], *, eac
     for trial in sorted(longest.values(), key=lambda trial: (-_log_ratio(trial), trial.candidate.id)):
         signature = signature_of(templates[trial.candidate.template])
         taken[signature] += 1
-        if taken[signature] <= each:
+        most = each if others is None or signature == next(iter(taken)) else others
+        if taken[signature] <= most:
             kept.append(trial.candidate)
     return tuple(kept)
 

@@ -28,8 +28,11 @@ from agentcompile.tuning.ranking import finalists
 from agentcompile.tuning.tasks import Consulting, TuneTask, templates_of
 from agentcompile.tuning.trial_database import TrialDatabase, disturbed, trial_of
 
-CONFIRMED: Mapping[Phase, int] = {"decode": 3, "prefill": 2}
-"""The number of finalists of each layout that are timed again on fresh data. Chunks take longer to time than steps."""
+CONFIRMED: Mapping[Phase, tuple[int, int]] = {"decode": (3, 3), "prefill": (2, 1)}
+"""The numbers of finalists that are timed again on fresh data, of the best layout and of each other one.
+
+Chunks take longer to time than steps, and their best candidates differ by less.
+"""
 LOOKS = 3
 """How often a finalist may be timed while other processes disturb it; the significance level is corrected for it."""
 
@@ -185,8 +188,8 @@ class Tuner:
 
         They are the best `CONFIRMED` of each layout; when no seconds are `left`, only the best one.
         """
-        each = CONFIRMED[task.region.regime.phase] if left() > 0 else 1
-        return self.confirmed(task, finalists(trials, templates_of(task), each=each), left)
+        each, others = CONFIRMED[task.region.regime.phase] if left() > 0 else (1, 1)
+        return self.confirmed(task, finalists(trials, templates_of(task), each=each, others=others), left)
 
     def confirmed(self, task: TuneTask, chosen: Sequence[Candidate], left: Left = any_time) -> list[Trial]:
         """Time `chosen` beside the fallback in fresh processes; repeat disturbed ones while time is `left`."""

@@ -190,6 +190,7 @@ def test_finalists_are_the_best_few_of_each_layout_best_first() -> None:
     trials = [measured(candidate, 0.1 * at) for at, candidate in enumerate(packed[:5])]
     trials += [measured(candidate, 0.25 + 0.1 * at) for at, candidate in enumerate(plain[:2])]
     assert finalists(trials, TEMPLATES, each=2) == (packed[4], plain[1], packed[3], plain[0])
+    assert finalists(trials, TEMPLATES, each=2, others=1) == (packed[4], plain[1], packed[3])
 
 
 def test_a_candidate_stands_as_a_finalist_by_its_longest_measurement() -> None:
