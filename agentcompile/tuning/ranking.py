@@ -70,7 +70,8 @@ def finalists(
 ) -> tuple[Candidate, ...]:
     """Return the candidates to confirm on fresh data: the best `each` of every layout signature, best first.
 
-    `others`, where given, is the number for signatures other than the best candidate's. A candidate is ordered by its longest search measurement, and left out when any of its search trials failed.
+    `others`, where given, is the number for signatures other than the best candidate's. A candidate is ordered by its
+    longest search measurement, and left out when any of its search trials failed.
     """
     searched = [trial for trial in trials if trial.fidelity == "search"]
     failed = {trial.candidate.id for trial in searched if not isinstance(trial.verdict, Measured)}
