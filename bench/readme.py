@@ -75,7 +75,8 @@ def headline(results: Path) -> Iterator[str]:
             yield f"| {' | '.join(_row(result, case))} |"
 
     yield ""
-    yield "First tokens, by length of the prompt; PyTorch's is its fastest arm in that run, compiled or not:"
+    yield "First tokens, by length of the prompt. PyTorch's is its fastest arm in that run, compiled or not. The"
+    yield "roofline is the longer of two times: all operations at the measured matrix rate, and all weights read once."
     yield ""
     yield "| model, machine | tokens | PyTorch | llama.cpp | **agentcompile** | × roofline |"
     yield "|---|--:|--:|--:|--:|--:|"

@@ -32,7 +32,7 @@ def asked(arms: Sequence[tuple[str, Sequence[Part]]], at: Regime, **how: Json) -
         [label, [[part.region, list(part.sites), candidate_of(part.choice), source_of(part.choice)] for part in arm]]
         for label, arm in arms
     ]
-    return digest("steps/1", parts, encode(at), how)
+    return digest("steps/2", parts, encode(at), how)
 
 
 def gains(timing: Timing, arms: int, claim: float, comparisons: int) -> dict[int, Contrast]:

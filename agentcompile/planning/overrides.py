@@ -165,6 +165,7 @@ def _giving_way(cuts: Sequence[Cut], covers: Sequence[tuple[Part, ...]], bench: 
     No other kernel is put in their place, because no person has seen it there.
     """
     chosen: dict[str, tuple[str, str]] = {}
+    said = set[str]()
     for cut, cover in zip(cuts, covers, strict=True):
         for part in cover:
             if part.choice.decided_by == "human":
@@ -174,12 +175,15 @@ def _giving_way(cuts: Sequence[Cut], covers: Sequence[tuple[Part, ...]], bench: 
     def kept(cut: Cut, part: Part) -> Part:
         if part.choice.decided_by == "human":
             return part
+        approval = part.choice.approval
         for weight, layout in _wanted(cut, part, bench.layouts):
             want, by = chosen.get(weight, (layout, ""))
             if layout != want:
                 why = f"{by}, which a person chose, reads {weight} as {want}, and its kernel as {layout}"
-                text = f"{cut.regions[part.region].name} runs in PyTorch: {why}"
-                bench.emit(Warned(text=f"{text}; to keep a kernel there, override it with one that reads {want}"))
+                text = f"{cut.regions[part.region].name} runs in PyTorch{', though approved' * bool(approval)}: {why}"
+                if text not in said:
+                    bench.emit(Warned(text=f"{text}; to keep a kernel there, override it with one that reads {want}"))
+                said.add(text)
                 return replace(part, choice=Fallback(reason=why))
         return part
 

@@ -129,12 +129,10 @@ def plan(
 
     def covered(more_ns: Mapping[Phase, float]) -> tuple[float, Planned]:
         """Return the cost of a cover, and the cover that is cheapest when every fallback costs `more_ns` more."""
-        options = decoding(bool(more_ns))
         step_ns, chunk_ns = more_ns.get("decode", 0.0), more_ns.get("prefill", 0.0)
+        options, chunks = decoding("decode" in more_ns), prompting("prefill" in more_ns)
         dearer = {id: tuple(_dearer(option, step_ns) for option in some) for id, some in options.items()}
-        prompts = {
-            id: tuple(_dearer(option, chunk_ns) for option in some) for id, some in prompting(bool(more_ns)).items()
-        }
+        prompts = {id: tuple(_dearer(option, chunk_ns) for option in some) for id, some in chunks.items()}
         prompt = Problem(graph=prefill.graph, partition=prefill.partition, options=prompts, weight=1 / STEPS_PER_CHUNK)
         problems = [Problem(graph=cut.graph, partition=cut.partition, options=dearer) for cut in decode]
         found = cover_jointly([*problems, prompt], forbidden=forbidden)
@@ -155,9 +153,10 @@ def plan(
             cost += weight * (leaving_ns.get(phase, 0.0) * left - more_ns.get(phase, 0.0) * sites)
         return cost, made
 
-    covers = [covered({})]
-    if leaving_ns:
-        covers.append(covered(leaving_ns))
+    some: list[dict[Phase, float]] = [{}]
+    for phase, ns in leaving_ns.items():
+        some += [{**one, phase: ns} for one in some]
+    covers = [covered(one) for one in some]
     return min(covers, key=lambda pair: pair[0])[1]
 
 

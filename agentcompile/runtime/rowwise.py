@@ -18,6 +18,8 @@ ROWWISE = frozenset(
     {"linear", "add", "mul", "rms_norm", "silu", "gelu", "gelu_tanh", "relu", "sigmoid", "tanh", "cast"}
 )
 """Operators that compute each row of a result from the same row of their operands alone."""
+_LINE = 64
+"""Bytes to which buffers are aligned when a kernel is validated: one may rely on it."""
 
 
 class Placed(Protocol):
@@ -77,9 +79,10 @@ def _by_rows(item: Placed, sources: Mapping[str, Source], table: Mapping[str, Va
 
 
 def _token_first(value: Value) -> bool:
-    """Return whether a token's numbers lie together, the tokens one after another."""
+    """Return whether a token's numbers lie together, the tokens one after another, each at the start of a line."""
     sizes = [dim for dim in value.shape if dim != 1]
-    return bool(sizes) and isinstance(sizes[0], str) and all(isinstance(dim, int) for dim in sizes[1:])
+    first = bool(sizes) and isinstance(sizes[0], str) and all(isinstance(dim, int) for dim in sizes[1:])
+    return first and value.nbytes(1) % _LINE == 0
 
 
 def _reads_last(region: Region, name: str) -> bool:

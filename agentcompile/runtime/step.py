@@ -147,10 +147,11 @@ class _Bound:
         self.actions: list[Action] = []
         self.whole: native.Program | None = None
         run: list[native.Call] = []
+        mixed = program.phase == "prefill" and any(isinstance(call, NativeCall) for call in calls)
         spread = False  # whether PyTorch's threads may still spin on the cores of our own
         for at, (call, dying) in enumerate(zip(calls, dying_after(program, set(self.env)), strict=True)):
             if isinstance(call, NativeCall):
-                if spread and program.phase == "prefill":
+                if spread:
                     self.actions.append(dismiss_threads)
                     spread = False
                 pointers = [self._pointer(name, last=call.last) if name else 0 for name in call.pointers]
@@ -159,12 +160,14 @@ class _Bound:
                 self._close(run, at)
                 region = step._regions[call.region]
                 site = torch_site(call, region, step._buffers, self.env, memory, tokens, dying=dying, kept=step._packed)
-                if program.phase == "prefill" and region.cost.flops + region.cost.bytes < _FEW:
+                if mixed and region.cost.flops + region.cost.bytes < _FEW:
                     site = _on_this_thread(site)
                 else:
-                    spread = True
+                    spread = mixed
                 self.actions.append(_clocked(site, step.clock, at))
         self._close(run, len(calls))
+        if spread:  # the next chunk begins with kernels, perhaps
+            self.actions.append(dismiss_threads)
         if program.native:
             self.whole = native.Program(step._executor, self.launches)
 

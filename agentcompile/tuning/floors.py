@@ -38,12 +38,12 @@ class Floors:
         times = {arm: usual_ns(timing, arm) for arm in timing.live}
         fastest = min((ns for arm, ns in times.items() if arm not in trusted), default=task.floor_ns)
         reached = [ns for arm, ns in times.items() if arm in trusted]
-        floor = min([self._known_ns(task), *reached])
+        floor = min([self._known_ns(task), *(_least_ns(task, one) for one in self._ceilings), *reached])
         for _ in range(RECHECKS):
             if not impossible(fastest, floor):
                 break
             self._ceilings.append(self._evaluator.ceiling())
-            floor = min(floor, self._under(task, self._ceilings[-1]))
+            floor = min(floor, _least_ns(task, self._ceilings[-1]))
         return floor
 
     def reached(self, task: TuneTask, trials: Sequence[Trial]) -> bool:
@@ -57,20 +57,16 @@ class Floors:
 
     def _known_ns(self, task: TuneTask) -> float:
         """Return the lowest floor in ns under all ceilings that were measured."""
-        return min([task.floor_ns, *(self._under(task, ceiling) for ceiling in self._ceilings)])
-
-    @staticmethod
-    def _under(task: TuneTask, ceiling: Ceiling) -> float:
-        region = task.region
-        if _in_a_core(task):
-            region = replace(region, cost=replace(region.cost, activation_bytes=0))
-        return region.floor_ns(ceiling, task.residency)
+        return min([task.floor_ns, *(task.region.floor_ns(one, task.residency) for one in self._ceilings)])
 
 
-def _in_a_core(task: TuneTask) -> bool:
-    """Return whether a site's activations may lie in the caches of one core alone, which are faster than any ceiling.
+def _least_ns(task: TuneTask, ceiling: Ceiling) -> float:
+    """Return the time in ns below which a site's time is impossible.
 
-    The rate of the cache that all cores share is measured, no nearer one.
+    Activations count for nothing where they may lie in the second of three caches, a core's own: the rate of the last
+    one, which all cores share, is measured, and no nearer one.
     """
-    *own, _ = (0, *task.space.target.cache_bytes)
-    return 2 * task.region.cost.activation_bytes <= own[-1]
+    region, own = task.region, task.space.target.cache_bytes[1:-1]
+    if own and 2 * region.cost.activation_bytes <= own[-1]:
+        region = replace(region, cost=replace(region.cost, activation_bytes=0))
+    return region.floor_ns(ceiling, task.residency)

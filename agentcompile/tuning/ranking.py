@@ -22,11 +22,12 @@ from agentcompile.measure.policy import POLICY
 TIE = 0.005
 """Relative difference: kernels nearer than this to the best are tied, and traits decide between them."""
 
-LEAVING_NS: Mapping[Phase, float] = {"decode": 20_000.0, "prefill": 100_000.0}
+LEAVING_NS: Mapping[Phase, float] = {"decode": 20_000.0, "prefill": 50_000.0}
 """Extra time in ns that a region in PyTorch costs a CPU's decode step, or a chunk of a prompt, between kernels, beside
 its own time: the step leaves native code for it, and threads that went to sleep must be woken. Measured on two cores:
 51 us more for a table of positions in a decode step, 64 us for an argmax; the operators themselves take less than half
-of that. In a chunk PyTorch's threads begin and end as well."""
+of that. In a chunk a small operator costs no more than there, a larger one some 100 us, as PyTorch's threads begin for
+it and end: the number lies between."""
 
 Signature = tuple[tuple[str, str], ...]
 """Sorted (port family, layout) pairs, without those that are `row-major`."""

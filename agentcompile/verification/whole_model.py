@@ -164,7 +164,7 @@ class WholeModelGate:
         ]
         kept: Json = [list(pair) for pair in layouts]
         about: Json = [info.weights_digest, info.config_digest, info.context, oracle_of(self.captured, self.module)]
-        return digest("whole/2", parts, kept, about, self.here.target.digest, self.seed, versions)
+        return digest("whole/3", parts, kept, about, self.here.target.digest, self.seed, versions)
 
     def _checked(self, plans: Sequence[Plan], layouts: Layouts) -> ModelCheck:
         request = self.request(plans, layouts)

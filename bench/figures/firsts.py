@@ -63,6 +63,7 @@ def run(arguments: Sequence[str]) -> int:
     given = {"target": asked.target, "model": str(asked.model), "threads": asked.threads}
     machine = this_machine(resolve({name: value for name, value in given.items() if value}).options)
     names, prompts = _chosen(asked, machine.target.kind)
+    least = work_of(asked.model.resolve())
     begun, work = revision(), Path(tempfile.mkdtemp(prefix="firsts."))
     build = Build(
         model=asked.model.resolve(),
@@ -88,7 +89,6 @@ def run(arguments: Sequence[str]) -> int:
         for arm in arms:
             arm.close()
         shutil.rmtree(work, ignore_errors=True)
-    least = work_of(build.model)
     found = {
         "model": build.model.name,
         "lock": content_hash(read_lock(build.lock)),
@@ -96,7 +96,7 @@ def run(arguments: Sequence[str]) -> int:
         "rates": {"read_bytes_per_s": ceiling.dram_bytes_per_s, "flops_per_s": ceiling.flops_per_s},
         "reasons": reasons,
         "memory": {arm.name: arm.facts.get("memory_bytes") for arm in arms},
-        "floor_ms": {str(length): round(least.floor_s(length, ceiling) * 1e3, 4) for length in prompts},
+        "floor_ms": {str(length): round(least.floor_s(length, ceiling) * 1e3, 4) for length in prompts if least},
         "prompts": {str(length): _summary(rounds[length]) for length in prompts},
     }
     write_record(asked.out, ["firsts", *arguments], begun, machine.target, found)
@@ -214,11 +214,11 @@ def _row(rounds: Rounds, name: str) -> dict[str, Any]:
     }
 
 
-def _table(rounds: Mapping[int, Rounds], least: PromptWork, ceiling: Ceiling) -> list[str]:
+def _table(rounds: Mapping[int, Rounds], least: PromptWork | None, ceiling: Ceiling) -> list[str]:
     rows = []
     for length, some in rounds.items():
-        floor_ms = least.floor_s(length, ceiling) * 1e3
+        floor_ms = least.floor_s(length, ceiling) * 1e3 if least else 0.0
         for name, row in _summary(some).items():
-            times = f"{row['median_ms'] / floor_ms:.2f}"
+            times = f"{row['median_ms'] / floor_ms:.2f}" if floor_ms else "-"
             rows.append((str(length), name, f"{row['median_ms']:.2f} ms", times, str(row["time_over_ours"])))
     return columns(Table(heads=("prompt", "arm", "first token", "x roofline", "times ours"), rows=rows))

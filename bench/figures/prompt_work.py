@@ -33,22 +33,27 @@ class PromptWork:
         return max(self.flops(tokens) / ceiling.flops_per_s, self.weight_bytes / ceiling.dram_bytes_per_s)
 
 
-def work_of(model: Path) -> PromptWork:
-    """Return the work of the checkpoint in the directory `model`, from its configuration and its tensors' shapes."""
+def work_of(model: Path) -> PromptWork | None:
+    """Return the work of the checkpoint in the directory `model`, from its configuration and its tensors' shapes.
+
+    None where these names say nothing of it: layers of another name, or experts, of which a token meets a few.
+    """
     from safetensors import safe_open
 
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    if not {"num_attention_heads", "num_hidden_layers", "hidden_size", "vocab_size"} <= config.keys():
+        return None
     heads = int(config["num_attention_heads"])
     dim = int(config.get("head_dim") or config["hidden_size"] // heads)
-    layer_weights = count = 0
+    layer_weights = 0
     for path in sorted(model.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 (no mapping)
                 shape = file.get_slice(name).get_shape()
                 if ".layers." in f".{name}" and len(shape) == 2:
                     layer_weights += math.prod(shape)
-                    count += 1
-    assert count, f"{model}: no matrices of layers"
+    if not layer_weights or "num_experts" in config or "num_local_experts" in config:
+        return None
     head = int(config["vocab_size"]) * int(config["hidden_size"])
     return PromptWork(
         layer_weights=layer_weights,

@@ -17,6 +17,9 @@
 //
 // An engine E multiplies a block: its `operand` and `weight` types, the `tokens` of its largest and its `least` block,
 // the elements of a tile, `weights` (a tile's columns as it reads them) and `product`, of M tokens or of the `kept` last.
+//
+// Where an engine reads weights as they lie, its first passes over some columns prefetch those that come next, `ahead`
+// elements on: with few tokens a panel's weights would else come from memory while nothing is multiplied.
 #include "simd.h"
 
 constexpr int TILE = 16;    // rows of a tile of the packed layouts
@@ -67,16 +70,18 @@ inline void share_tiles(const long (&counts)[COUNT], long n, int rank, int size,
 template <class E, int M, long WIDTH, long STRIDE, class F>
 inline void token_blocks(
     E& engine, const typename E::weight* const* weights, int count, const typename E::operand* x, long t, long stop,
-    long base, long k, long depth, bool done, float* sums, F& emit) {
+    long base, long k, long depth, bool done, float* sums, F& emit, long ahead, int pass = 0) {
     const auto block = [&](int kept) {
         float* here = sums + (t - base) * WIDTH;
-        engine.template product<M, WIDTH, STRIDE>(weights, count, x + t * STRIDE + k, depth, k == 0, here, kept);
+        engine.template product<M, WIDTH, STRIDE>(
+            weights, count, x + t * STRIDE + k, depth, k == 0, here, kept, ahead, pass++);
         if (done)
             for (int m = 0; m < kept; ++m) emit(t + m, here + m * WIDTH);
     };
     for (; t + M <= stop; t += M) block(M);
     if constexpr (M > E::least)
-        token_blocks<E, M / 2, WIDTH, STRIDE>(engine, weights, count, x, t, stop, base, k, depth, done, sums, emit);
+        token_blocks<E, M / 2, WIDTH, STRIDE>(
+            engine, weights, count, x, t, stop, base, k, depth, done, sums, emit, ahead, pass);
     else if (t < stop) block(int(stop - t));
 }
 
@@ -91,8 +96,8 @@ template <class W, int PANEL> struct Panel {
     }
 };
 
-// emit(token, sums) for tokens [begin, end): the sums of a panel's tiles, 16 of each.
-template <class E, int PANEL, long KBLOCK, long K, class W, class F>
+// emit(token, sums) for tokens [begin, end): the sums of a panel's tiles, 16 of each; the next panel is STEP tiles on.
+template <class E, int PANEL, int STEP, long KBLOCK, long K, class W, class F>
 inline void multiply_panel(
     E& engine, const Panel<W, PANEL>& panel, const typename E::operand* x, long begin, long end, F emit) {
     constexpr long room = E::template room<K, KBLOCK>;
@@ -105,8 +110,10 @@ inline void multiply_panel(
             const long depth = std::min(KBLOCK, K - k);
             for (int s = 0; s < panel.count; ++s)
                 weights[s] = engine.template weights<K>(panel.tiles[s], panel.heights[s], k, depth, copies + s * room);
+            const bool done = k + KBLOCK >= K;  // then the next panel comes
+            const long ahead = !E::direct ? 0 : done ? STEP * E::template size<K> - k * TILE : KBLOCK * TILE;
             token_blocks<E, E::tokens, PANEL * TILE, stride_of<K>>(
-                engine, weights, panel.count, x, base, stop, base, k, depth, k + KBLOCK >= K, sums, emit);
+                engine, weights, panel.count, x, base, stop, base, k, depth, done, sums, emit, ahead);
         }
     }
 }
@@ -124,7 +131,7 @@ inline void multiply_family(
             Panel<element, PANEL> panel;
             const long row = tile * TILE, some = std::min(std::min<long>(PANEL, last - tile) * TILE, counts[i] - row);
             for (long at = 0; at < some; at += TILE) panel.add(w + (row + at) / TILE * E::template size<K>, some - at);
-            multiply_panel<E, PANEL, KBLOCK, K>(
+            multiply_panel<E, PANEL, PANEL, KBLOCK, K>(
                 engine, panel, x, begin, end, [&](long token, const float* sums) { emit(i, token, row, sums, some); });
         }
     });
@@ -144,7 +151,7 @@ inline void multiply_pair(
             for (const W* w : {wg, wu})
                 for (long at = 0; at < some; at += TILE) panel.add(w + (row + at) / TILE * E::template size<K>, some - at);
             const int up = panel.count / 2 * TILE;
-            multiply_panel<E, PANEL, KBLOCK, K>(
+            multiply_panel<E, PANEL, HALF, KBLOCK, K>(
                 engine, panel, x, begin, end,
                 [&](long token, const float* sums) { emit(token, row, sums, sums + up, some); });
         }

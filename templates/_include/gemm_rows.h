@@ -32,6 +32,7 @@ template <class W, int V> struct RowVectors : Vectors<W, V> {
     using Vectors<W, V>::pairs;
     using Vectors<W, V>::parts;
     using typename Vectors<W, V>::weight;
+    static constexpr bool direct = false;
     template <long K, long KBLOCK> static constexpr long room = KBLOCK * TILE;
     template <long K> static constexpr long size = K * TILE;
 

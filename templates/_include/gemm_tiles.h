@@ -16,6 +16,7 @@ template <class W> struct Tiles {
     using operand = bf16;
     using weight = bf16;
     static constexpr int tokens = 32, least = 16;
+    static constexpr bool direct = false;
     static constexpr long columns = 32;  // of one product
     template <long K> static constexpr long size = (K + 1) / 2 * 2 * TILE;
     template <long K, long KBLOCK> static constexpr long room = K % columns ? KBLOCK * TILE : 1;
@@ -31,7 +32,9 @@ template <class W> struct Tiles {
     }
 
     template <int M, long WIDTH, long STRIDE>
-    void product(const weight* const* w, int count, const operand* x, long depth, bool first, float* sums, int kept) {
+    void product(
+        const weight* const* w, int count, const operand* x, long depth, bool first, float* sums, int kept,
+        long /* ahead */, int /* pass */) {
         if (kept < TILE) unit.shape(kept);
         int s = 0;
         for (; s + 2 <= count; s += 2) block<M / TILE, 2, WIDTH, STRIDE>(w + s, x, depth, first, sums + s * TILE);

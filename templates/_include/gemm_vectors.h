@@ -25,10 +25,13 @@ inline __m512i spread(const bf16* x) {
 inline vf add_product(vf sum, __m512i w, __m512i x) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)w, (__m512bh)x); }
 #endif
 
-// M tokens x N vectors, the vector `at` of a panel first. A function of its own, so that the sums have all registers:
+// M tokens x N vectors, the vector `at` of a panel first; each column prefetches a line from `next` on.
+//
+// A function of its own, so that the sums have all registers:
 // inlined, constants of the code around it stayed in some, and two sums lived on the stack (half the speed, g++ 12).
 template <class W, int GROUP, int M, int N, long WIDTH, long STRIDE>
-[[gnu::noinline]] static void block(const W* const* w, int at, const W* x, long depth, bool first, float* sums) {
+[[gnu::noinline]] static void block(
+    const W* const* w, int at, const W* x, long depth, bool first, float* sums, const W* next) {
     constexpr int parts = TILE / LANES;
     const W* from[N];
     for (int v = 0; v < N; ++v) from[v] = w[(at + v) / parts] + (at + v) % parts * LANES * GROUP;
@@ -38,6 +41,7 @@ template <class W, int GROUP, int M, int N, long WIDTH, long STRIDE>
 #pragma GCC unroll 4
         for (int v = 0; v < N; ++v) acc[m][v] = first ? vf{} : wide::load(sums + m * WIDTH + v * LANES);
     for (long k = 0; k < depth; k += GROUP) {
+        __builtin_prefetch(next + k * TILE, 0, 2);
         decltype(load_weights(from[0])) column[N];
 #pragma GCC unroll 4
         for (int v = 0; v < N; ++v) column[v] = load_weights(from[v] + k * TILE);
@@ -55,7 +59,7 @@ template <class W, int GROUP, int M, int N, long WIDTH, long STRIDE>
 }
 
 template <class W, int V> struct Vectors {
-    static constexpr bool pairs = is_bf16<W> && native_bf16, widened = is_bf16<W> && !native_bf16;
+    static constexpr bool pairs = is_bf16<W> && native_bf16, widened = is_bf16<W> && !native_bf16, direct = !widened;
     using operand = std::conditional_t<pairs, bf16, float>;
     using weight = operand;
     static constexpr int parts = TILE / LANES, group = pairs ? 2 : 1;
@@ -82,15 +86,21 @@ template <class W, int V> struct Vectors {
     // sums[m][16 * s, ...) of M tokens and `count` tiles, from zero when `first`; x is the columns' first element.
     template <int M, long WIDTH, long STRIDE>
     static void product(
-        const weight* const* w, int count, const operand* x, long depth, bool first, float* sums, int /* kept */) {
-        some<M, V, WIDTH, STRIDE>(w, 0, count * parts, x, depth, first, sums);
+        const weight* const* w, int count, const operand* x, long depth, bool first, float* sums, int /* kept */,
+        long ahead, int pass) {
+        some<M, V, WIDTH, STRIDE>(w, 0, count * parts, x, depth, first, sums, ahead, pass);
     }
 
     template <int M, int N, long WIDTH, long STRIDE>
     static void some(
-        const weight* const* w, int at, int end, const operand* x, long depth, bool first, float* sums) {
-        for (; at + N <= end; at += N)
-            block<weight, group, M, N, WIDTH, STRIDE>(w, at, x, depth, first, sums + at * LANES);
-        if constexpr (N > 1) some<M, N / 2, WIDTH, STRIDE>(w, at, end, x, depth, first, sums);
+        const weight* const* w, int at, int end, const operand* x, long depth, bool first, float* sums, long ahead,
+        int pass) {
+        for (; at + N <= end; at += N) {
+            // A pass prefetches for one of a block's vectors; what was prefetched, or is a copy, costs little again.
+            const weight* own = w[(at + pass % N) / parts];
+            const weight* next = pass < N ? own + ahead : own;
+            block<weight, group, M, N, WIDTH, STRIDE>(w, at, x, depth, first, sums + at * LANES, next);
+        }
+        if constexpr (N > 1) some<M, N / 2, WIDTH, STRIDE>(w, at, end, x, depth, first, sums, ahead, pass);
     }
 };

@@ -73,6 +73,21 @@ def test_behind_the_last_attention_a_chunk_is_computed_for_its_last_token_alone(
         assert all(next(dim for dim in buffer.shape if dim != 1) == "T" for buffer in read), read
 
 
+def test_no_row_of_an_earlier_chunk_is_read(lock: tuple[Path, Path], warm: Path) -> None:
+    """Rows that a site behind the last attention leaves out hold NaN here, where else they hold what was before."""
+    found = bind(open_lock(lock[0], flows.options(warm, lock[1], CONTEXT)))._open().generator.chunks
+    assert isinstance(found, HostStep)
+    for length in LENGTHS:
+        ids, at = torch.tensor(IDS[:length]), torch.arange(length)
+        expected = found.run(ids, at).clone()
+        for buffer in found.program.buffers:
+            if buffer.role == "activation" and buffer.name in found._bind(length).env:
+                tensor = found._bind(length).env[buffer.name]
+                if tensor.is_floating_point():
+                    tensor.fill_(torch.nan)
+        assert torch.equal(found.run(ids, at), expected), length
+
+
 def test_prompts_of_every_length_have_the_logits_of_the_captured_graph(
     opened: CompiledModel, lock: tuple[Path, Path], warm: Path
 ) -> None:

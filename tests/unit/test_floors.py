@@ -101,6 +101,17 @@ def test_activations_that_fit_into_a_core_make_no_time_impossible() -> None:
         assert impossible(one.floor_ns / 2, found) is not fits
 
 
+@pytest.mark.parametrize("caches", [(), (1 << 20,), (48 << 10, 1 << 20)])
+def test_without_a_cache_of_its_own_between_two_a_core_s_activations_count(caches: tuple[int, ...]) -> None:
+    machine, one = Machine(1.0), task()
+    one.space.target = replace(one.space.target, cache_bytes=caches)
+    cost = replace(one.region.cost, flops=0, weight_bytes=0, state_bytes=0, activation_bytes=400)
+    one = replace(one, region=replace(one.region, cost=cost), residency="cache")
+    one = replace(one, floor_ns=one.region.floor_ns(RATES, "cache"))
+    found = Floors(machine).floor_ns(one, timing(9 * one.floor_ns, one.floor_ns / 2), {0})  # type: ignore[arg-type]
+    assert impossible(one.floor_ns / 2, found)
+
+
 def test_a_rise_holds_for_the_tasks_after_it() -> None:
     machine, floor = Machine(2.5), task().floor_ns
     floors = Floors(machine)  # type: ignore[arg-type]
