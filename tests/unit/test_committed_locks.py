@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import zlib
 from pathlib import Path
 
 import pytest
 
+from agentcompile.advice.exchange import Exchange
 from agentcompile.build.nvrtc import Cubin
 from agentcompile.catalog.semantics import verify
+from agentcompile.ir.codec import decode
 from agentcompile.ir.template import Source
 from agentcompile.lockfile.bundle import LOCK, Bundle, beside, members, read_bundle
 from agentcompile.lockfile.files import read_lock
@@ -60,3 +63,14 @@ def test_the_sources_of_committed_cuda_locks_compile_for_their_architecture(part
         made = cubin(source)
         assert isinstance(made, Cubin), f"{digest}: {made}"
         assert {launch.entry for launch in source.launches} <= {one.entry for one in made.resources}, digest
+
+
+def test_the_answers_that_advised_a_committed_lock_lie_beside_it() -> None:
+    folder = Path(__file__).parents[2] / "bench" / "results" / "searches"
+    lock = read_lock(folder / "sample-advised.lock.toml")
+    recorded = {}
+    for path in (folder / "sample-advised-answers").glob("*.exchange.json"):
+        exchange = decode(Exchange, json.loads(path.read_text(encoding="utf-8")))
+        recorded[exchange.digest] = exchange
+    assert set(lock.evidence.advice) == set(recorded) != set()
+    assert all(one.answered_by.startswith("Claude") for one in recorded.values())
