@@ -90,11 +90,16 @@ def _first(run: Mapping[str, Any], prompt: str, arms: Mapping[str, Any]) -> Iter
     yield f"{run['model']}, {_machine(run['machine']).partition(',')[0].replace('(R)', '')}"
     yield prompt
     peers = [ms for name, ms in times.items() if name not in (OURS, LLAMA)]
-    yield f"{min(peers):.3g} ms" if peers else "-"
-    yield f"{times[LLAMA]:.3g} ms" if LLAMA in times else "-"
-    yield f"**{times[OURS]:.3g} ms**" if OURS in times else "-"
+    yield f"{_ms(min(peers))} ms" if peers else "-"
+    yield f"{_ms(times[LLAMA])} ms" if LLAMA in times else "-"
+    yield f"**{_ms(times[OURS])} ms**" if OURS in times else "-"
     floor = run.get("floor_ms", {}).get(prompt)
     yield f"{times[OURS] / floor:.2f}" if floor and OURS in times else "-"
+
+
+def _ms(value: float) -> str:
+    """Return a time in ms as a number of three digits or more, without an exponent."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _row(result: SuiteResult, case: Case) -> Iterator[str]:
@@ -176,7 +181,7 @@ def _firsts(run: Mapping[str, Any]) -> Iterator[str]:
     for prompt, arms in run["prompts"].items():
         for arm, row in arms.items():
             times = f"{row['median_ms'] / floors[prompt]:.2f}" if prompt in floors else "-"
-            yield f"| {prompt} | {arm} | {row['median_ms']:.3g} | {times} | {row['time_over_ours'] or '-'} |"
+            yield f"| {prompt} | {arm} | {_ms(row['median_ms'])} | {times} | {row['time_over_ours'] or '-'} |"
     for arm, reason in run["reasons"].items():
         yield f"| | {arm} | - | - | failed: {reason} |"
     yield ""
