@@ -147,15 +147,17 @@ def plan(
         steps: list[tuple[Cut, Sequence[Part], float, Phase]] = [
             (cut, parts, 1.0, "decode") for cut, parts in zip(decode, made.decode, strict=True)
         ]
-        for cut, parts, weight, phase in (*steps, (prefill, made.prefill, prompt.weight, "prefill")):
+        steps.append((prefill, made.prefill, prompt.weight, "prefill"))
+        for cut, parts, weight, phase in steps:
             sites = sum(len(part.sites) for part in parts if isinstance(part.choice, Fallback))
             left = leaves(cut, parts) if leaving_ns else 0
             cost += weight * (leaving_ns.get(phase, 0.0) * left - more_ns.get(phase, 0.0) * sites)
         return cost, made
 
-    some: list[dict[Phase, float]] = [{}]
+    some: list[Mapping[Phase, float]] = [{}]
     for phase, ns in leaving_ns.items():
-        some += [{**one, phase: ns} for one in some]
+        own: Mapping[Phase, float] = {phase: ns}
+        some += [{**one, **own} for one in some]
     covers = [covered(one) for one in some]
     return min(covers, key=lambda pair: pair[0])[1]
 
