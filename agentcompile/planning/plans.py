@@ -156,8 +156,8 @@ def plan(
 
     some: list[Mapping[Phase, float]] = [{}]
     for phase, ns in leaving_ns.items():
-        own: Mapping[Phase, float] = {phase: ns}
-        some += [{**one, **own} for one in some]
+        with_it: list[Mapping[Phase, float]] = [{**one, phase: ns} for one in some]
+        some += with_it
     covers = [covered(one) for one in some]
     return min(covers, key=lambda pair: pair[0])[1]
 
