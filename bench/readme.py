@@ -93,8 +93,12 @@ def _first(run: Mapping[str, Any], prompt: str, arms: Mapping[str, Any]) -> Iter
     yield f"{_ms(min(peers))} ms" if peers else "-"
     yield f"{_ms(times[LLAMA])} ms" if LLAMA in times else "-"
     yield f"**{_ms(times[OURS])} ms**" if OURS in times else "-"
+    yield _over_floor(run, prompt, times[OURS]) if OURS in times else "-"
+
+
+def _over_floor(run: Mapping[str, Any], prompt: str, ms: float) -> str:
     floor = run.get("floor_ms", {}).get(prompt)
-    yield f"{times[OURS] / floor:.2f}" if floor and OURS in times else "-"
+    return f"{ms / floor:.2f}" if floor else "-"
 
 
 def _ms(value: float) -> str:
@@ -177,10 +181,9 @@ def _firsts(run: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield f"| {run['model']}: tokens of the prompt | arm | first token, ms | × roofline | times ours, 95 % interval |"
     yield "|--:|---|--:|--:|--:|"
-    floors = run.get("floor_ms", {})
     for prompt, arms in run["prompts"].items():
         for arm, row in arms.items():
-            times = f"{row['median_ms'] / floors[prompt]:.2f}" if prompt in floors else "-"
+            times = _over_floor(run, prompt, row["median_ms"])
             yield f"| {prompt} | {arm} | {_ms(row['median_ms'])} | {times} | {row['time_over_ours'] or '-'} |"
     for arm, reason in run["reasons"].items():
         yield f"| | {arm} | - | - | failed: {reason} |"

@@ -71,6 +71,12 @@ class View:
     args: tuple[Dim, ...]
 
 
+def takes_last(views: tuple[View, ...]) -> bool:
+    """Return whether a chain reshapes at most, and then takes the last of the second axis: a chunk's last token."""
+    end = [(view.op, view.args[:2]) for view in views[-1:]]
+    return end == [("slice", (1, -1))] and all(view.op == "reshape" for view in views[:-1])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
     """An edge: a value seen through a canonical chain of views (empty: the dense buffer itself)."""

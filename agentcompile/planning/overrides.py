@@ -149,7 +149,7 @@ def _wanted(cut: Cut, part: Part, wants: Callable[[Candidate], Layouts]) -> Iter
     """Yield (weight, layout) of every weight that a part's kernel reads; nothing for a part in PyTorch."""
     if not isinstance(part.choice, Kernel):
         return
-    values = {value.id: value for value in cut.graph.values}
+    values = cut.graph.table()
     region, layouts = cut.regions[part.region], dict(wants(part.choice.candidate))
     for at in part.sites or range(len(region.sites)):
         bound = dict(region.sites[at].bindings)

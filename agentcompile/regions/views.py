@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agentcompile.ir.graph import Dim, Graph, Use, View, concrete
+from agentcompile.ir.graph import Dim, Graph, Use, View, concrete, takes_last
 from agentcompile.regions.match import dense
 from agentcompile.regions.pattern import Pattern, PatternError, Size
 
@@ -90,8 +90,7 @@ def _as_stated(seen: Seen, use: Use, shape: tuple[Dim, ...], dims: Mapping[str, 
     """
     tokens, extents, views = dims["tokens"], seen.shape(dims), use.views
     if seen.last:
-        end = [(view.op, view.args[:2]) for view in views[-1:]]
-        return end == [("slice", (1, -1))] and dense(views[:-1]) and _reached(views[:-1], shape, tokens) == extents
+        return takes_last(views) and _reached(views[:-1], shape, tokens) == extents
     order = tuple(extents[axis] for axis in seen.axes)
     if seen.joined:
         flat = (*order[:-2], order[-2] * order[-1])

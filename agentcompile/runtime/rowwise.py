@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from agentcompile.ir.graph import Graph, Value
+from agentcompile.ir.graph import Graph, Value, takes_last
 from agentcompile.ir.region import Region, Site
 from agentcompile.ir.template import COUNT, Source
 from agentcompile.ir.trial import Choice, Kernel
@@ -88,8 +88,4 @@ def _token_first(value: Value) -> bool:
 def _reads_last(region: Region, name: str) -> bool:
     """Return whether all readers of a port take its last token only."""
     uses = [use for node in region.body.nodes for use in node.inputs if use.value == name]
-    return bool(uses) and all(
-        [(view.op, view.args[:2]) for view in use.views[-1:]] == [("slice", (1, -1))]
-        and all(view.op == "reshape" for view in use.views[:-1])
-        for use in uses
-    )
+    return bool(uses) and all(takes_last(use.views) for use in uses)

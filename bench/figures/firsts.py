@@ -30,7 +30,7 @@ from ..harness.course import threads_of
 from ..harness.numbers import at_least
 from ..harness.rates import estimate
 from ..harness.records import revision, write_record
-from ..harness.serving import LOAD_LIMIT_S, Arm, ArmFailed, foreign_command, load_alone
+from ..harness.serving import Arm, ArmFailed, foreign_command, load_alone
 from ..harness.times import Build
 from ..harness.trial import LLAMA, NO_LLAMA, OURS
 from ..harness.workload import prompt
@@ -149,26 +149,12 @@ def _loaded(name: str, build: Build, work: Path, prompts: Sequence[int], asked: 
     Raises:
         ArmFailed: it cannot be loaded.
     """
-    context = max(prompts) + _WARM
-    if name != LLAMA:
-        settings = {"TORCHINDUCTOR_CACHE_DIR": str(work / "inductor")}
-        return load_alone(name, build, work, context=context, prompts=prompts, **settings)[0]
-    if asked.llama_python is None:
+    if name == LLAMA and asked.llama_python is None:
         raise ArmFailed(NO_LLAMA)
-    arm = Arm(name, foreign_command(asked.llama_python, "llama_engine", {}), work / f"{name}.log")
-    request = {
-        "arm": name,
-        "model": str(build.model),
-        "threads": build.threads,
-        "context": context,
-        "gguf": str(work / f"{build.model.name}.gguf"),
-    }
-    try:
-        arm.load(request, LOAD_LIMIT_S)
-    except ArmFailed:
-        arm.close()
-        raise
-    return arm
+    command = foreign_command(asked.llama_python, "llama_engine", {}) if name == LLAMA else ()
+    settings = {"TORCHINDUCTOR_CACHE_DIR": str(work / "inductor")}
+    context = max(prompts) + _WARM
+    return load_alone(name, build, work, context=context, prompts=prompts, command=command, **settings)[0]
 
 
 def _rounds(

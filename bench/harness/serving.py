@@ -126,15 +126,22 @@ class Arm:
 
 
 def load_alone(
-    name: str, build: Build, logs: Path, *, context: int, prompts: Sequence[int], **settings: str
+    name: str,
+    build: Build,
+    logs: Path,
+    *,
+    context: int,
+    prompts: Sequence[int],
+    command: Sequence[str] = (),
+    **settings: str,
 ) -> tuple[Arm, float]:
-    """Load an arm of our interpreter outside a trial; return it and the seconds that loading took.
+    """Load an arm outside a trial, by a `command` of its own or in our interpreter; return it and the seconds it took.
 
     Raises:
         ArmFailed: the arm cannot be loaded.
     """
     settings |= {"HF_HUB_OFFLINE": "1", **build.settings}
-    arm = Arm(name, own_command("harness.engines", settings), logs / f"{name}.log")
+    arm = Arm(name, command or own_command("harness.engines", settings), logs / f"{name}.log")
     request = {
         "arm": name,
         "model": str(build.model),
@@ -143,6 +150,7 @@ def load_alone(
         "context": context,
         "prompts": list(prompts),
         "lock": str(build.lock),
+        "gguf": str(logs / f"{build.model.name}.gguf"),
     }
     try:
         return arm, arm.load(request, LOAD_LIMIT_S)

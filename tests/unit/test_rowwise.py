@@ -81,9 +81,9 @@ def test_all_that_the_head_s_last_token_alone_reads_is_computed_for_it() -> None
     assert ending(graph(), "logits") == ["a", "b", "c"], "PyTorch's head reads the last token alone, too"
 
 
-@pytest.mark.parametrize(("fallen", "left"), [("c", []), ("b", ["c"]), ("a", ["b", "c"])])
-def test_what_pytorch_computes_it_computes_for_all_tokens_and_reads_all_of(fallen: str, left: list[str]) -> None:
-    assert ending(graph(), fallen) == left
+@pytest.mark.parametrize(("in_pytorch", "ends"), [("c", []), ("b", ["c"]), ("a", ["b", "c"])])
+def test_what_pytorch_computes_it_computes_for_all_tokens_and_reads_all_of(in_pytorch: str, ends: list[str]) -> None:
+    assert ending(graph(), in_pytorch) == ends
 
 
 def test_what_the_graph_gives_out_is_whole_and_so_is_what_it_is_made_from() -> None:
