@@ -24,7 +24,7 @@ from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.kind import TASK
 from agentcompile.ir.trial import reason
 
-VERSION = "agents/4"
+VERSION = "agents/5"
 """Prompt version, raised with every change of the text or of its data."""
 
 

@@ -6,7 +6,7 @@ stands here as data, ASCII JSON between two lines that it cannot hold.
 
 from __future__ import annotations
 
-from agentcompile.agents.answers import LONGEST_IDEA
+from agentcompile.agents.answers import LONGEST_IDEA, LONGEST_TEXT
 from agentcompile.agents.spans import BEGINS, ENDS
 from agentcompile.ir.attempt import MOST_POINTS, Role, WrittenLanguage
 
@@ -92,6 +92,8 @@ Answer with one JSON object and nothing else:
 - idea: the change in one sentence of {LONGEST_IDEA} characters at most, without source and numbers of lines. It is kept
   as a rule or a dead end, for whoever does not see this kernel: say what is done to what, and why it should be faster.
 - instruction: the same, concrete enough to be written without you: which loads, loops, launches, sizes.
+  Diagnosis and instruction have {LONGEST_TEXT} characters at most each; an answer with a longer text counts as an
+  attempt, and is not used.
 - kernel_with_marks: the node's kernel, every line as it is, with a line {BEGINS} before and a line
   {ENDS} after each part that the change needs: each mark on a line of its own, in pairs, not nested.
   Whoever writes must leave all other lines as they are. Where lines are only inserted, the two marks stand one after

@@ -67,7 +67,7 @@ class TimeBudget:
 def floor_of(regions: int, left_s: float, others: int, cores: int) -> str:
     """Return a warning with the least time of a search, empty where that is ample; `others` are other threads."""
     slower = (cores + others) / cores
-    if left_s >= 2 * HEAD_S * regions * slower:
+    if left_s >= 1.5 * HEAD_S * regions * slower:
         return ""
     took = f"about {REGION_S * regions:.0f} s on a quiet machine"
     if others:

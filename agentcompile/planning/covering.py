@@ -40,7 +40,9 @@ def search(
     Candidates are checked, built, validated and measured; the finalists are confirmed on fresh data.
     """
     with stage(emit, "search") as say:
-        if least := floor_of(len(prepared.tasks), budget.searching(), others_running(), cpus_at_once()):
+        if least := floor_of(
+            len(prepared.tasks) + len(prepared.prompt_tasks), budget.searching(), others_running(), cpus_at_once()
+        ):
             emit(Warned(text=least))
         scheduler.evaluate_requests()
         scheduler.try_first_candidates(tried)

@@ -18,11 +18,15 @@ from typing import Literal
 import torch
 
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.runtime.elf import loaded_bytes
 from agentcompile.runtime.sampling import Sampling
 
 MAX_THREADS = 256
 _ABI = 7
 _STALE = "delete the file; it is built again when it is needed"
+_MOST_LOADED = 1 << 28
+"""Bytes of code and static data that a kernel's library may take. With room for more, loading one would use up the
+memory that its process may have, and what comes after it would fail for a reason that names something else."""
 _STOPPED: tuple[StopReason, ...] = ("limit", "stop", "context", "cancelled")
 
 StopReason = Literal["limit", "stop", "context", "cancelled"]
@@ -65,6 +69,8 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            if (taken := loaded_bytes(path)) > _MOST_LOADED:
+                raise OSError(f"it takes {taken / 1e9:.1f} GB of memory, allowed are {_MOST_LOADED / 1e9:.2f}")
             self.handle = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError as error:
             text = f"{path}: cannot be loaded: {error}"

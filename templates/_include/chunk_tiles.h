@@ -28,7 +28,7 @@ template <bool PAIRED> inline vf multiply_add(vf acc, vf b, const float* a) {
         return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)b, (__m512bh)_mm512_set1_epi32(pair));
     }
 #endif
-    return acc + b * *a;
+    return fused(b, splat(*a), acc);
 }
 
 typedef vf Tile[HIGH][2];

@@ -11,10 +11,8 @@
 constexpr bool native_bf16 = ISA_AVX512_BF16 && LANES == 16;
 
 inline vf load_weights(const float* p) { return wide::load(p); }
-// One broadcast load; an addition to zeros (`splat`) is a second instruction, as it would change -0.
-template <int... I> inline vf repeat(float v, std::integer_sequence<int, I...>) { return vf{(void(I), v)...}; }
-inline vf spread(const float* x) { return repeat(*x, std::make_integer_sequence<int, LANES>{}); }
-inline vf add_product(vf sum, vf w, vf x) { return sum + w * x; }
+inline vf spread(const float* x) { return splat(*x); }
+inline vf add_product(vf sum, vf w, vf x) { return fused(w, x, sum); }
 #if ISA_AVX512_BF16 && LANES == 16
 inline __m512i load_weights(const bf16* p) { return _mm512_loadu_si512(p); }
 inline __m512i spread(const bf16* x) {

@@ -19,7 +19,7 @@ from agentcompile.measure import POLICY, Timing, contrast, measurement
 from tests.cpu import jobs
 
 ROOT = Path(__file__).parents[2]
-LIMITS = Limits(build_s=30.0, validate_s=10.0, measure_s=20.0, per_gigabyte_s=20.0)
+LIMITS = Limits(build_s=30.0, validate_s=20.0, measure_s=20.0, per_gigabyte_s=20.0)
 HANG = 'for (;;) asm volatile("");'
 
 

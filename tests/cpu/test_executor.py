@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import pytest
 from agentcompile.build import Binary, compile, compile_executor, find_toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.template import Source
+from agentcompile.runtime.elf import loaded_bytes
 from agentcompile.runtime.native import Call, Clock, Decoder, Executor, Library, Program
 from agentcompile.system.store import Store
 
@@ -145,12 +147,27 @@ def test_a_forked_child_has_threads_of_its_own(executor_path: Path, kernels: Lib
     assert buffers.counts[16] == 2
 
 
+@pytest.mark.parametrize(("taken", "loads"), [(1 << 20, True), (3 << 27, False)])
+def test_a_library_with_much_static_memory_is_not_loaded(taken: int, loads: bool, tmp_path: Path) -> None:
+    """It is refused for its size, also where the machine has so much memory."""
+    (tmp_path / "room.cpp").write_text(f'char room[{taken}]; extern "C" char* room_of() {{ return room; }}\n')
+    path = tmp_path / "room.so"
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", path, tmp_path / "room.cpp"], check=True)
+    assert 0 <= loaded_bytes(path) - taken < 1 << 20
+    if loads:
+        assert Library(path).find("room_of") is not None
+    else:
+        with pytest.raises(AgentCompileError, match=r"cannot be loaded: it takes 0\.4 GB of memory"):
+            Library(path)
+
+
 def test_what_cannot_be_run_is_said_clearly(executor_path: Path, kernels: Library, tmp_path: Path) -> None:
     broken = tmp_path / "broken.so"
     broken.write_bytes(b"\x7fELF, or not")
     with pytest.raises(AgentCompileError, match="cannot be loaded") as loading:
         Library(broken)
     assert loading.value.exit_code is ExitCode.ENVIRONMENT
+    assert loaded_bytes(broken) == 0
     with pytest.raises(AgentCompileError, match="no entry 'absent'"):
         kernels.entry("absent")
     with pytest.raises(ValueError, match="at least one call"):

@@ -98,7 +98,7 @@ def test_a_lock_that_is_not_there_is_refused(replay: Any, tmp_path: Path) -> Non
 DRIFT: list[tuple[str, dict[str, Any], str, str]] = [
     ("device", {"device": "another processor"}, "target.device", "remeasure"),
     ("toolchain", {"toolchain": "g++ 1.2.3"}, "target.toolchain", "rebuild"),
-    ("library", {"libraries": {"torch": "2.11.0"}}, "target.libraries.torch", "rebuild"),
+    ("library", {"libraries": {"torch": "1.2.3"}}, "target.libraries.torch", "rebuild"),
     ("arch", {"arch": "riscv64"}, "target.arch", "refuse"),
     ("isa", {"isa": ("avx10", "avx2")}, "target.isa", "refuse"),
 ]
