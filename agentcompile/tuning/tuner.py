@@ -222,7 +222,7 @@ class Tuner:
         self._steering.point()
         done: dict[str, Trial] = {}
         fresh: list[EvaluationJob] = []
-        processes = POLICY.confirm_processes if fidelity == "confirm" else 1
+        processes = _processes(fidelity, left)
         for candidate in candidates:
             known = self._known(task, candidate, rounds * processes, fidelity)
             if known is not None:
@@ -275,7 +275,7 @@ class Tuner:
     ) -> Iterator[Trial]:
         self._steering.point()
         final = fidelity == "confirm"
-        processes = POLICY.confirm_processes if final else 1
+        processes = _processes(fidelity, left)
         claim = POLICY.claim if final else POLICY.search_claim
         comparisons = len(ready) * (LOOKS if final else 1)
         self._emit(RoundsProgress(region=task.region.id, done=0, total=rounds * processes))
@@ -305,3 +305,12 @@ class Tuner:
             else:
                 verdict = verdict_of(timing, arm, nbytes, floor_ns, prepared.report, claim, comparisons, rounds)
             yield trial_of(prepared.job, verdict, fidelity)
+
+
+def _processes(fidelity: str, left: Left) -> int:
+    """Return in how many fresh processes candidates are timed: several for finalists, while there are seconds `left`.
+
+    Processes differ by where their memory lies. Starting them is most of what a late confirmation takes, and what a
+    busy machine makes slow; by the default rule the step that a finalist becomes part of is timed as well.
+    """
+    return POLICY.confirm_processes if fidelity == "confirm" and left() > 0 else 1

@@ -10,13 +10,25 @@ from typing import Any
 import pytest
 from fakes import linear_region, measured, rows_template, target
 
+from agentcompile.build import Binary
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.jobs import EvaluationJob, Prepared
 from agentcompile.evaluation.time_budget import any_time
 from agentcompile.events import CandidateAsked, Event, Proposed, TrialFinished, TrialStarted
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import BuildFailed, Cancelled, Disturbed, Measured, Rejected, Trial, Verdict
+from agentcompile.ir.trial import (
+    BuildFailed,
+    Cancelled,
+    Crashed,
+    Disturbed,
+    Measured,
+    NumericReport,
+    Rejected,
+    Trial,
+    Verdict,
+)
+from agentcompile.measure import POLICY
 from agentcompile.planning.overrides import legal
 from agentcompile.runs.progress import State, fold
 from agentcompile.search import Budget, Proposal, SearchTask
@@ -116,6 +128,31 @@ def test_a_candidate_that_was_given_up_is_not_judged(tmp_path: Path, task: TuneT
     assert desk.judge.asked == [other.id]
     told = {event.trial.candidate.id for event in desk.told if isinstance(event, TrialFinished)}
     assert told == {one.id, other.id}, "its verdict is an event as any"
+
+
+@pytest.mark.parametrize(("left_s", "processes"), [(1.0, POLICY.confirm_processes), (0.0, 1), (-3.0, 1)])
+def test_finalists_are_timed_in_one_process_once_time_is_up(
+    tmp_path: Path, task: TuneTask, left_s: float, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, asked, seconds = Desk(tmp_path), list[int](), list[float]()
+
+    def prepare(jobs: Iterable[EvaluationJob], *, depth: str = "search") -> Iterator[tuple[EvaluationJob, Prepared]]:
+        report = NumericReport(checks=(), error_ratio=1.0, cases=1, repeats=1)
+        for job in jobs:
+            yield job, Prepared(job=job, binary=Binary(digest="d"), report=report)
+
+    def time(*_: Any, **kept: Any) -> Verdict:
+        asked.append(kept["processes"])
+        seconds.append(kept["seconds"])
+        return Crashed(stage="measure", signal=11)
+
+    monkeypatch.setattr(desk.judge, "prepare", prepare)
+    monkeypatch.setattr(desk.judge, "time", time)
+    desk.tuner.confirmed(task, tuple(task.space)[:1], lambda: left_s)
+    assert asked == [processes]
+    assert seconds == [1.0]
+    desk.tuner.evaluated(task, tuple(task.space)[1:2])
+    assert asked == [processes, 1], "a search trial is made in one process at any time"
 
 
 def test_no_build_begins_when_time_is_up(tmp_path: Path, task: TuneTask) -> None:
