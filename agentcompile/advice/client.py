@@ -54,6 +54,11 @@ class Unanswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unrecorded(Unanswered):
+    """Only recorded answers are given, and there is none for the question."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TooLong(Unanswered):
     """The question is too long for the server; a shorter one may be answered."""
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from agentcompile.advice.client import Request, Requester, TooLong, Unanswered
+from agentcompile.advice.client import Request, Requester, TooLong, Unanswered, Unrecorded
 from agentcompile.advice.exchange import Cassette, Exchange, Rung
 from agentcompile.advice.ledger import Ledger, Price
 from agentcompile.advice.room import Room
@@ -103,7 +103,7 @@ class Team:
         if found is None:
             requester = self._requesters.get(prompt.role)
             if requester is None:
-                return Unanswered(reason=f"no answer of the role {prompt.role} is recorded for this", final=True)
+                return Unrecorded(reason=f"no answer of the role {prompt.role} is recorded for this", final=True)
             got = self._asked(prompt, agent, requester)
             if isinstance(got, Unanswered):
                 return got

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from agentcompile.advice.client import Unanswered
+from agentcompile.advice.client import Unanswered, Unrecorded
 from agentcompile.agents.agents import Said
 from agentcompile.agents.answers import Planned, manifest_text, read_draft, read_plan
 from agentcompile.agents.arms import ARMS, roles_for
@@ -236,8 +236,21 @@ class _Session:
         return since
 
     def attempt(self) -> Unanswered | None:
-        """Make one attempt, or return why there was no answer."""
-        id = self._policy.choose(self.nodes, self._settings.seed, self._attempts + 1)
+        """Make one attempt, or return why there was no answer.
+
+        It starts from the node that the policy chooses. Where recorded answers are all that there is, times may fall in
+        another order than when they were given, and the policy then chooses another node: the attempt starts from the
+        one that an answer is recorded for.
+        """
+        chosen = self._policy.choose(self.nodes, self._settings.seed, self._attempts + 1)
+        silent = self._attempt(chosen)
+        if isinstance(silent, Unrecorded):
+            for id in (node.id for node in reversed(self.nodes) if node.id != chosen):
+                if not isinstance(found := self._attempt(id), Unrecorded):
+                    return found
+        return silent
+
+    def _attempt(self, id: int) -> Unanswered | None:
         node, log = self.nodes[id], list[RoleStep]()
         spans, plan = whole(node.kernel), None
         for role in roles_for(node, self._arm):

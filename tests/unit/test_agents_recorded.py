@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
+
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.agents.agents import Agent, Team
@@ -22,6 +24,8 @@ from tests.unit.refined import RAN, Memory
 TASK = Path(__file__).parents[2] / "bench/tasks/rmsnorm_residual.py"
 RECORDED = Path(__file__).parent / "exchanges/rmsnorm_residual-stark-0"
 """One attempt of a session, asked with the prompts `agents/2`."""
+SEARCHED = Path(__file__).parents[2] / "bench/results/refine/tasks-answers/rmsnorm_residual-stark-0"
+PARENTS = [(1, 0), (2, 1), (3, 2), (4, 2), (5, 4)]
 CEILING = Ceiling(dram_bytes_per_s=20e9, cache_bytes_per_s=200e9, flops_per_s=200e9)
 
 
@@ -84,3 +88,30 @@ def test_they_are_no_answers_to_questions_about_another_task() -> None:
     other = replace(contract(), region="another")
     team = Team({"plan": Agent(model="")}, Ledger(Ceilings()), Cassette(RECORDED))
     assert refine(other, Keeps(), team, Memory(), Settings(attempts=1)).stopped.startswith("no answer of the role plan")
+
+
+class InOrder(Keeps):
+    """A judge under whom every kernel is faster than the one before, or slower."""
+
+    def __init__(self, change_ns: float) -> None:
+        super().__init__()
+        self.change_ns = change_ns
+
+    def judge(self, written: Written) -> Judged:
+        """Read it, and make up its time."""
+        return replace(super().judge(written), ns=1e5 + self.change_ns * len(self.read))
+
+
+@pytest.mark.parametrize("change_ns", [5e3, -5e3])
+def test_a_replay_makes_the_tree_of_its_answers_in_whatever_order_times_fall(change_ns: float) -> None:
+    team = Team({role: Agent(model="") for role in roles_of(ARMS["stark"])}, Ledger(Ceilings()), Cassette(SEARCHED))
+    outcome = refine(contract(), InOrder(change_ns), team, Memory(), Settings(attempts=5))
+    assert [(node.id, node.parent) for node in outcome.nodes[1:]] == PARENTS
+    assert outcome.stopped == "5 of 5 attempts are made"
+
+
+def test_a_replay_asks_for_no_more_than_is_recorded() -> None:
+    team = Team({role: Agent(model="") for role in roles_of(ARMS["stark"])}, Ledger(Ceilings()), Cassette(SEARCHED))
+    outcome = refine(contract(), InOrder(-5e3), team, Memory(), Settings(attempts=9))
+    assert outcome.attempts == 5
+    assert "is recorded for this" in outcome.stopped

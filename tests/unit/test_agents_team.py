@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
-from agentcompile.advice.client import Unanswered
+from agentcompile.advice.client import Unanswered, Unrecorded
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import MOST_BYTES, Ask, OpenAIWire, Reply, WireError
@@ -67,7 +67,7 @@ def test_an_answer_is_recorded_and_replayed_without_a_transport(tmp_path: Path) 
     assert [replayed.ask(question(role, attempt)) for role in ROLES for attempt in (1, 2)] == said
     assert replayed.spent.calls == 0
     missing = replayed.ask(question("plan", 3))
-    assert missing == Unanswered(reason="no answer of the role plan is recorded for this", final=True)
+    assert missing == Unrecorded(reason="no answer of the role plan is recorded for this", final=True)
 
 
 def test_a_recorded_answer_is_not_asked_for_again_unless_the_model_is_another(tmp_path: Path) -> None:
