@@ -44,7 +44,7 @@ from agentcompile.tasks.load import LoadedTask
 from agentcompile.tasks.reading import read
 from agentcompile.tasks.timing import Baselines, timed
 
-_Point = tuple[Params, Verdict]
+Point = tuple[Params, Verdict]
 _FINDINGS = 40
 
 
@@ -90,13 +90,13 @@ class TaskJudge:
         params, findings = legal_points(template, region, self._shop.target)
         if not params:
             return self._refused(findings)
-        found = list[_Point]()
+        found = list[Point]()
         for at, one in enumerate(params):
             verdict = self._judged(template, one)
             found.append((one, verdict))
             if at == 0 and _hopeless(verdict):
                 break
-        params_of_best, verdict = min(found, key=lambda point: _share(point[1]))
+        params_of_best, verdict = fastest(found)
         if isinstance(verdict, Measured) and self._retaken(verdict.measurement):
             verdict = self._measured(self._rebuilt(template, params_of_best), verdict.report, confirm=False)
         return replace(self._said(template, params_of_best, verdict, found), times=self._baselines.times)
@@ -216,7 +216,7 @@ class TaskJudge:
         assert isinstance(built, Built)
         return built
 
-    def _said(self, template: Template, params: Params, verdict: Verdict, found: Sequence[_Point]) -> Judged:
+    def _said(self, template: Template, params: Params, verdict: Verdict, found: Sequence[Point]) -> Judged:
         """Confirm what is faster, and say what became of the kernel."""
         confirmed = False
         if self._confirms and isinstance(verdict, Measured) and verdict.measurement.comparison == "FASTER":
@@ -239,11 +239,22 @@ class TaskJudge:
         return Judged(verdict=verdict, feedback=told)
 
 
-def _share(verdict: Verdict) -> float:
-    """Return a time as a share of the baseline's in the same rounds; infinity where there is none.
+def fastest(points: Sequence[Point]) -> Point:
+    """Return the point that counts: the quickest of those whose ratio may be the greatest; the first without a time.
 
-    Points are timed one after another, and the machine may be busy for one of them.
+    Points are timed one after another, and the machine may be busy for one of them: their ratios to the baseline, taken
+    in the same rounds, are compared. Where the baseline itself varies so much that intervals overlap, they say nothing.
     """
+    measured = [(point, verdict.measurement) for point in points if isinstance(verdict := point[1], Measured)]
+    if not measured:
+        return points[0]
+    surely = max(one.log_ratio - one.half_width for _, one in measured)
+    near = [(one.median_ns, at) for at, (_, one) in enumerate(measured) if one.log_ratio + one.half_width >= surely]
+    return measured[min(near)[1]][0]
+
+
+def _share(verdict: Verdict) -> float:
+    """Return a time as a share of the baseline's in the same rounds; infinity where there is none."""
     return math.exp(-verdict.measurement.log_ratio) if isinstance(verdict, Measured) else math.inf
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from agentcompile.ir.attempt import Judged, Times, Written
 from agentcompile.ir.template import Params, Template
-from agentcompile.ir.trial import Measured, NumericReport, Verdict
-from agentcompile.tasks.judging import TaskJudge
+from agentcompile.ir.trial import Crashed, Measured, NumericReport, Verdict
+from agentcompile.tasks.judging import TaskJudge, fastest
 from agentcompile.tasks.kernel import Built
 from agentcompile.tasks.timing import Baselines
 from tests.unit.fakes import RIGHT, target
@@ -108,3 +108,23 @@ def test_a_busy_moment_of_a_kernel_moves_no_baseline() -> None:
     judged = judge.kernel()
     assert judged.times == QUIET.times
     assert told(judged)["admissible"] is True
+
+
+@pytest.mark.parametrize(
+    ("half_width", "counts"),
+    [
+        (0.02, 0),  # the first is surely the faster beside the baseline: the machine was busy when it took 54 us
+        (2.5, 2),  # the baseline varied tenfold: the ratios say nothing, and the quickest counts
+        (0.6, 1),  # the last is surely not the fastest
+    ],
+)
+def test_ratios_decide_where_they_tell_points_apart(half_width: float, counts: int) -> None:
+    def point(us: float, log_ratio: float) -> tuple[Params, Verdict]:
+        measurement = replace(RAN.measurement, median_ns=round(us * 1e3), log_ratio=log_ratio, half_width=half_width)
+        return (("HINT", round(us)),), replace(RAN, measurement=measurement)
+
+    points = [point(54, 3.9), point(28, 3.4), point(26, 1.2)]
+    assert fastest(points) is points[counts]
+    failed = (("HINT", 0),), Crashed(stage="measure", signal=11)
+    assert fastest([failed, *points]) is points[counts]
+    assert fastest([failed]) is failed
