@@ -25,8 +25,8 @@ LEAST_S = 1.0
 """Seconds for one timing, however late it is: processes have to start."""
 HEAD_S = 0.7
 """Seconds to build, validate and time one candidate of a region on a quiet machine of two cores, on a CPU."""
-REGION_S = 1.2
-"""The same seconds with its share of confirmation on fresh data, which about half of the regions need."""
+REGION_S = 1.4
+"""The same seconds with its share of confirmation, which about half of the regions need, of acceptance and of steps."""
 
 
 class TimeBudget:
@@ -73,7 +73,7 @@ def floor_of(regions: int, left_s: float, others: int, cores: int) -> str:
     if others:
         beside = "the thread" if others == 1 else f"the {others} threads"
         took += f", {REGION_S * regions * slower:.0f} s beside {beside} of others that run now"
-    text = f"at least one candidate of each of {regions} regions is tried, and what serves the step is timed afresh"
+    text = f"at least one candidate of each of {regions} regions is tried, and the step is accepted and timed"
     return f"{text}, whatever `seconds` says: {took}"
 
 

@@ -235,6 +235,12 @@ def same_squares(asked: Asked) -> bool:
     return bool(lengths)
 
 
+def no_tail(asked: Asked) -> bool:
+    """Return whether whole groups of four vectors hold all elements of a mean square: what goes one by one is zero."""
+    lengths = [asked.dims["head_dim"]] if asked.attention else asked.norms
+    return bool(lengths) and all(n % (4 * lanes) == 0 for n, lanes in itertools.product(lengths, asked.lanes))
+
+
 def roomy(asked: Asked) -> bool:
     """Return whether an operand's buffer holds the operand and the second element of its last pair."""
     (room,) = matched(r"template <long K> constexpr long operand_room = (.+);", asked.after)
@@ -245,5 +251,5 @@ def roomy(asked: Asked) -> bool:
 
 
 _ALL = (same_rows, same_tiles, same_rest, same_columns, same_parts, same_share, same_operand, same_groups, same_squares)
-RULES: Mapping[str, Callable[[Asked], int]] = {rule.__name__: rule for rule in (*_ALL, roomy)}
+RULES: Mapping[str, Callable[[Asked], int]] = {rule.__name__: rule for rule in (*_ALL, no_tail, roomy)}
 """Rules by the name that `equivalents.toml` has for them."""

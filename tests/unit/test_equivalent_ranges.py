@@ -287,3 +287,16 @@ def test_single_tiles_are_those_that_are_left() -> None:
     ranks = "for (int r = 1; r < size; ++r)"
     for threads, same in ((2, True), (3, False)):
         assert excused("linear-argmax", EVEN, ARGMAX, ranks, "++r", "r += 2", threads) == same
+
+
+def test_a_tail_that_is_zero_may_be_left_out() -> None:
+    line = "float total = sum((acc[0] + acc[1]) + (acc[2] + acc[3])) + tail;"
+    for hidden, old, new, same in (
+        (512, " + tail", "", True),
+        (512, "+ tail", "- tail", True),
+        (520, " + tail", "", False),
+        (512, " + acc[1]", "", False),
+        (512, "(acc[0] + acc[1])", "(acc[0] - acc[1])", False),
+    ):
+        at = ("_include/rmsnorm.h", line, old, new)
+        assert bool(excused("rmsnorm-linear", Extents(hidden=hidden), *at)) == same, (hidden, new)

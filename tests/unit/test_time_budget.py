@@ -61,11 +61,11 @@ def test_a_part_of_the_time_ends_when_its_share_is_used() -> None:
     ("left_s", "others", "said"),
     [
         (60, 0, ""),
-        (20, 0, "about 24 s on a quiet machine$"),
+        (20, 0, "about 28 s on a quiet machine$"),
         (60, 2, ""),
         (50, 2, ""),
-        (40, 2, "about 24 s on a quiet machine, 48 s beside the 2 threads of others that run now$"),
-        (20, 1, ", 36 s beside the thread of others that run now$"),
+        (40, 2, "about 28 s on a quiet machine, 56 s beside the 2 threads of others that run now$"),
+        (20, 1, ", 42 s beside the thread of others that run now$"),
         (math.inf, 9, ""),
     ],
 )
