@@ -145,6 +145,12 @@ class _Machine:
         return "kv_heads" in self.dims and "rows" not in self.dims
 
     @property
+    def tiles(self) -> str:
+        """The ISA extension that multiplies tiles of a chunk's tokens in this dtype; empty when there is none."""
+        chunk = self.region.regime.phase == "prefill" and self.dtype == "bf16"
+        return "amx_bf16" if chunk and {"amx_tile", "amx_bf16"} <= set(self.target.isa) else ""
+
+    @property
     def dot_products(self) -> str:
         """The ISA extension that multiplies pairs of this dtype into float32; empty when the machine has none."""
         return "avx512_bf16" if self.dtype == "bf16" and "avx512_bf16" in self.target.isa else ""
@@ -168,6 +174,11 @@ def _template_losses(template: Template, machine: _Machine) -> Iterator[Loss]:
             share=0.05, reason=f"vectors of {VECTOR_BYTES[asked]} bytes where {machine.vector_bytes} are to be had"
         )
     matrices = [port for port in machine.region.ports if port.role == "weight" and len(port.shape) == 2]
+    if matrices and machine.tiles:
+        if machine.tiles in template.arch:
+            yield Loss(share=0.0, reason="a chunk of tokens multiplied in tiles (AMX)")
+        else:
+            yield Loss(share=0.5, reason="vectors, where tiles (AMX) multiply several times as much")
     if matrices and any(template.layout(port.family) != "row-major" for port in matrices):
         unit = ", multiplied in bf16 pairs" if machine.dot_products else ""
         yield Loss(share=0.0, reason=f"packed weights read as one stream{unit}")

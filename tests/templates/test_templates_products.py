@@ -7,14 +7,18 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from agentcompile.advice.advisers import adviser_of
 from agentcompile.build import Binary, compile
 from agentcompile.evaluation.chunk import at_length
+from agentcompile.ir.advice import Question
 from agentcompile.ir.graph import DType
+from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Params
 from agentcompile.materialize import specialise
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.ops.reference import DTYPES
 from agentcompile.runtime.native import Program
+from agentcompile.space import Space
 from agentcompile.worker.launch import bind, runner
 from agentcompile.worker.protocol import Implementation
 from tests.templates.chunked import TOKENS, Built, Workshop
@@ -207,6 +211,25 @@ def test_a_search_has_few_points(workshop: Workshop, id: str, dtype: DType) -> N
         points = [point.params for point in legal(any_chunk(template.region, at), template, whole)]
         assert 2 <= len(points) <= 12
         assert template.defaults in points
+
+
+@pytest.mark.parametrize(("isa", "first"), [("amx", "tiles"), ("avx512_bf16", "panels")])
+def test_where_there_is_amx_its_tiles_come_first(workshop: Workshop, isa: str, first: str) -> None:
+    machine = replace(workshop.target, isa=MORE[isa])
+    region = any_chunk("linear-merged", replace(odd("linear-merged", "bf16"), tokens=TOKENS))
+    templates = [CATALOG.get(f"linear-merged/{way}", "bf16") for way in ("panels", "panels-rows", "tiles")]
+    space = Space(region, templates, machine)
+    asked = Question(
+        region=region,
+        target=machine,
+        ceiling=Ceiling(dram_bytes_per_s=30e9, cache_bytes_per_s=60e9, flops_per_s=2e11),
+        residency="cache",
+        templates=tuple(templates),
+        candidates=tuple(space),
+    )
+    order = adviser_of("heuristic").advise(asked).order
+    ways = {candidate.id: candidate.template for candidate in space}
+    assert ways[order[0]].startswith(f"linear-merged/{first}")
 
 
 @pytest.mark.parametrize("id", ["linear/panels", "linear/tiles"])
