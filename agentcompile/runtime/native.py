@@ -24,6 +24,7 @@ from agentcompile.runtime.sampling import Sampling
 MAX_THREADS = 256
 _ABI = 7
 _STALE = "delete the file; it is built again when it is needed"
+_LARGE = "let the kernel keep large arrays in workspaces, and not in variables of the file"
 _MOST_LOADED = 1 << 28
 """Bytes of code and static data that a kernel's library may take. With room for more, loading one would use up the
 memory that its process may have, and what comes after it would fail for a reason that names something else."""
@@ -69,12 +70,15 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            if (taken := loaded_bytes(path)) > _MOST_LOADED:
-                raise OSError(f"it takes {taken / 1e9:.1f} GB of memory, allowed are {_MOST_LOADED / 1e9:.2f}")
-            self.handle = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+            taken = loaded_bytes(path)
+            if taken <= _MOST_LOADED:
+                self.handle = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+                return
         except OSError as error:
             text = f"{path}: cannot be loaded: {error}"
             raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=_STALE) from None
+        text = f"{path}: cannot be loaded: it takes {taken / 1e9:.1f} GB of memory, at most {_MOST_LOADED / 1e9:.2f} GB"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=_LARGE)
 
     def entry(self, name: str) -> int:
         """Return the address of function `name`.
