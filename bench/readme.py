@@ -15,6 +15,8 @@ from .figures.record import Figure
 from .harness.means import with_totals
 from .harness.result import Case, SuiteResult, read_result
 from .harness.trial import LLAMA, OURS
+from .refine.markdown import rows as study_rows
+from .refine.recipe import read as read_study
 from .report.markdown import brief, device
 from .suite.verdicts import compare_runs
 
@@ -133,6 +135,8 @@ def details(results: Path) -> Iterator[str]:
     for pattern, told in (("*-steps*.json", _steps), ("*-firsts*.json", _firsts), ("*-long*.json", _long)):
         for run in _read(results, pattern):
             yield from told(run)
+    for path in sorted((results / "refine").glob("tasks*.json")):
+        yield from _refined(path)
     for pattern in _SUITES:
         for path in _suites(results, pattern):
             yield from _suite(path)
@@ -173,6 +177,17 @@ def _steps(run: Mapping[str, Any]) -> Iterator[str]:
                 rate = f"{row['bytes'] / row['ns']:.0f}" if told else "-"
                 times = f"{row['times_floor']:.2f}" if told else "-"
                 yield f"| {row['name']} | {row['ns'] / 1e3:.4g} | {rate} | {times} |"
+    yield ""
+
+
+def _refined(path: Path) -> Iterator[str]:
+    study, run = read_study(path), json.loads(path.read_text(encoding="utf-8"))
+    yield f"`{run['command']}` on {_machine(run['machine'])}; {_revision(run)}."
+    yield f"Kernels that agents wrote for tasks, at most {study.attempts} attempts a session; answers by"
+    yield f"{', '.join(study.models)}. The speed-up of each session's best kernel over PyTorch's"
+    yield "fastest form, with its 95 % interval, and how many of its attempts were right."
+    yield ""
+    yield from study_rows(study)
     yield ""
 
 

@@ -24,6 +24,7 @@ from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, NumericReport, Rejected, TimedOut
 from bench.harness.ledger import Ledger as Kept
 from bench.refine.gates import Gates, Untimed
+from bench.refine.markdown import rows as table
 from bench.refine.result import Attempt, Beside, Row, Study, TaskFacts, compiled
 from bench.refine.sessions import Limits, Runner
 from bench.refine.summary import BASELINE, curve, fast_share, geometric, summaries, wilson
@@ -317,3 +318,17 @@ def test_a_replay_without_an_answer_says_so_and_goes_on(tmp_path: Path) -> None:
     rows = world(tmp_path).rows(replays=True)
     assert {one.ended for one in rows} == {"unanswered"}
     assert "no answer" in rows[0].stopped
+
+
+def test_a_page_shows_each_task_with_the_speedup_of_every_arm_over_the_fastest_form() -> None:
+    tasks = (TaskFacts(name="a", text="t", us={"pytorch": 30.0, "torch.compile": 20.0}, floor_us=2.5),)
+    tasks += (TaskFacts(name="b", text="t"),)
+    made = study(
+        row("a", "stark", 2.0, 1.5), row("a", "sampling", beside=beside(3.0, 2.2, contended=True)), tasks=tasks
+    )
+    assert list(table(replace(made, rows=(*made.rows, row("b", "stark"))))) == [
+        "| task | PyTorch's fastest form, µs | roofline, µs | stark | sampling |",
+        "|---|--:|--:|--:|--:|",
+        "| a | 20 | 2.5 | 1.5× (1.36–1.65), 1 of 2 | 2.2× (2–2.42, contended), 1 of 2 |",
+        "| b | - | - | none, 1 of 2 | - |",
+    ]
