@@ -128,7 +128,7 @@ def details(results: Path) -> Iterator[str]:
     """Yield the tables of docs/benchmarks.md.
 
     First come `*-figures*.json`, oldest first, then further measurements on a GPU (`*-steps*.json`, `*-firsts*.json`,
-    `*-long*.json`), then suites and ladders.
+    `*-long*.json`), studies of agents (`refine/tasks*.json`), then suites and ladders.
     """
     for run in sorted(_read(results, "*-figures*.json"), key=lambda run: str(run["made"])):
         yield from _run(run)

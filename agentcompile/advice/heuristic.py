@@ -57,6 +57,8 @@ NAMES: tuple[tuple[Role, re.Pattern[str]], ...] = (
     ("tile", re.compile(r"TILE|CHUNK|BLOCK|SLOTS")),
 )
 """Patterns of parameter names; the first that matches decides the role."""
+_TILES = "amx_bf16"
+"""The instruction set of templates that multiply tiles of a chunk's tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +132,7 @@ class _Machine:
         self.vector_bytes = next((size for isa, size in VECTOR_BYTES.items() if isa in self.target.isa), 16)
         self.registers = 32 if self.vector_bytes in (64, 16) else 16
         self.threads = max(self.target.threads, 1)
+        self.tiled = _TILES in self.target.isa and any(_TILES in template.arch for template in question.templates)
 
     @property
     def units(self) -> int:
@@ -143,12 +146,6 @@ class _Machine:
     def heads(self) -> bool:
         """Whether threads share the work by heads of a cache, not by rows of weights."""
         return "kv_heads" in self.dims and "rows" not in self.dims
-
-    @property
-    def tiles(self) -> str:
-        """The ISA extension that multiplies tiles of a chunk's tokens in this dtype; empty when there is none."""
-        chunk = self.region.regime.phase == "prefill" and self.dtype == "bf16"
-        return "amx_bf16" if chunk and {"amx_tile", "amx_bf16"} <= set(self.target.isa) else ""
 
     @property
     def dot_products(self) -> str:
@@ -174,8 +171,8 @@ def _template_losses(template: Template, machine: _Machine) -> Iterator[Loss]:
             share=0.05, reason=f"vectors of {VECTOR_BYTES[asked]} bytes where {machine.vector_bytes} are to be had"
         )
     matrices = [port for port in machine.region.ports if port.role == "weight" and len(port.shape) == 2]
-    if matrices and machine.tiles:
-        if machine.tiles in template.arch:
+    if matrices and machine.tiled:
+        if _TILES in template.arch:
             yield Loss(share=0.0, reason="a chunk of tokens multiplied in tiles (AMX)")
         else:
             yield Loss(share=0.5, reason="vectors, where tiles (AMX) multiply several times as much")

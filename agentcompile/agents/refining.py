@@ -23,7 +23,7 @@ from agentcompile.agents.policies import POLICIES, policy_of
 from agentcompile.agents.principles import Principle, learnt, relevant
 from agentcompile.agents.prompts import RolePrompt, prompt_of
 from agentcompile.agents.spans import Spans, spans_of, whole
-from agentcompile.agents.tree import ROOT, TOP, Node, RoleStep, best
+from agentcompile.agents.tree import ROOT, TOP, Node, RoleStep, best, dead
 from agentcompile.agents.windows import alone, window
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.advice import Usage
@@ -240,14 +240,16 @@ class _Session:
 
         It starts from the node that the policy chooses. Where recorded answers are all that there is, times may fall in
         another order than when they were given, and the policy then chooses another node: the attempt starts from the
-        one that an answer is recorded for.
+        newest that an answer is recorded for, of those that nobody closed. No role of such a team has a live model.
         """
         chosen = self._policy.choose(self.nodes, self._settings.seed, self._attempts + 1)
         silent = self._attempt(chosen)
         if isinstance(silent, Unrecorded):
-            for id in (node.id for node in reversed(self.nodes) if node.id != chosen):
-                if not isinstance(found := self._attempt(id), Unrecorded):
-                    return found
+            closed = dead(self.nodes, failures=len(self.nodes) + 1)
+            open = [node for node in reversed(self.nodes) if node.id not in (chosen, *closed)]
+            for node in sorted(open, key=lambda node: node.repeats is not None):
+                if self._attempt(node.id) is None:
+                    return None
         return silent
 
     def _attempt(self, id: int) -> Unanswered | None:

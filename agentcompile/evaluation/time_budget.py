@@ -18,7 +18,7 @@ Left = Callable[[], float]
 SEARCHED: Mapping[str, float] = {"cpu": 0.5, "cuda": 0.4}
 """Share of the time after which no new candidate of a region is evaluated by itself."""
 CONFIRMED: Mapping[str, float] = {"cpu": 0.75, "cuda": 0.55}
-"""Share after which finalists get no more rounds than an interval needs."""
+"""Share after which finalists get no more rounds than an interval needs, in one process."""
 TUNED: Mapping[str, float] = {"cpu": 0.9, "cuda": 0.85}
 """Share after which no alternative is tried in the step; the remaining time is for timing the plan beside PyTorch."""
 LEAST_S = 1.0

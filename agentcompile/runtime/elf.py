@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -13,7 +14,9 @@ _SEGMENT = struct.Struct("<2I6Q")
 
 
 def loaded_bytes(path: Path) -> int:
-    """Return the bytes of memory that the segments of a 64-bit little-endian ELF file take; 0 for any other file.
+    """Return the bytes of memory that a 64-bit little-endian ELF file takes, from its first segment to its last.
+
+    It is 0 for any other file, and for a damaged one.
 
     Raises:
         OSError: the file cannot be read.
@@ -23,9 +26,8 @@ def loaded_bytes(path: Path) -> int:
         if len(head) < _HEADER.size or not head.startswith(b"\x7fELF\x02\x01"):
             return 0
         _, _, _, _, _, at, _, _, _, size, count, *_ = _HEADER.unpack(head)
-        if size != _SEGMENT.size:
+        if size != _SEGMENT.size or at + size * count > os.fstat(file.fileno()).st_size:
             return 0
         file.seek(at)
-        table = file.read(size * count)
-    whole = len(table) // size * size
-    return sum(one[6] for one in _SEGMENT.iter_unpack(table[:whole]) if one[0] == _LOAD)
+        loaded = [one for one in _SEGMENT.iter_unpack(file.read(size * count)) if one[0] == _LOAD]
+    return max((one[3] + one[6] for one in loaded), default=0) - min((one[3] for one in loaded), default=0)

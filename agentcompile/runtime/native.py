@@ -70,15 +70,14 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            taken = loaded_bytes(path)
-            if taken <= _MOST_LOADED:
-                self.handle = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
-                return
+            if (taken := loaded_bytes(path)) > _MOST_LOADED:
+                most = f"at most {_MOST_LOADED / 1e9:.2f} GB are allowed"
+                text = f"{path}: cannot be loaded: it takes {taken / 1e9:.1f} GB of memory, {most}"
+                raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=_LARGE)
+            self.handle = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         except OSError as error:
             text = f"{path}: cannot be loaded: {error}"
             raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=_STALE) from None
-        text = f"{path}: cannot be loaded: it takes {taken / 1e9:.1f} GB of memory, at most {_MOST_LOADED / 1e9:.2f} GB"
-        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=_LARGE)
 
     def entry(self, name: str) -> int:
         """Return the address of function `name`.

@@ -19,6 +19,7 @@ from agentcompile.ir.cleaning import clean
 from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Params, Template
 from agentcompile.ir.trial import (
+    NO_INTERVAL,
     BuildFailed,
     Disturbed,
     Finding,
@@ -242,15 +243,17 @@ class TaskJudge:
 def fastest(points: Sequence[Point]) -> Point:
     """Return the point that counts: the quickest of those whose ratio may be the greatest; the first without a time.
 
-    Points are timed one after another, and the machine may be busy for one of them: their ratios to the baseline, taken
-    in the same rounds, are compared. Where the baseline itself varies so much that intervals overlap, they say nothing.
+    Points are timed one after another, and the machine may be busy for one of them, so that ratios to the baseline in
+    the same rounds are compared, and not times. Of points that their intervals do not tell apart, those that are surely
+    faster than the baseline come first, and among these the one that took least time.
     """
     measured = [(point, verdict.measurement) for point in points if isinstance(verdict := point[1], Measured)]
-    if not measured:
+    known = [pair for pair in measured if pair[1].half_width < NO_INTERVAL] or measured
+    if not known:
         return points[0]
-    surely = max(one.log_ratio - one.half_width for _, one in measured)
-    near = [(one.median_ns, at) for at, (_, one) in enumerate(measured) if one.log_ratio + one.half_width >= surely]
-    return measured[min(near)[1]][0]
+    surely = max(one.log_ratio - one.half_width for _, one in known)
+    near = [pair for pair in known if pair[1].log_ratio + pair[1].half_width >= surely]
+    return min(near, key=lambda pair: (pair[1].comparison != "FASTER", pair[1].median_ns))[0]
 
 
 def _share(verdict: Verdict) -> float:

@@ -186,7 +186,7 @@ class Tuner:
     def confirm(self, task: TuneTask, trials: Sequence[Trial], left: Left = any_time) -> list[Trial]:
         """Time the finalists beside the fallback in fresh processes, and return these trials, which alone decide.
 
-        They are the best `CONFIRMED` of each layout; when no seconds are `left`, only the best one.
+        They are the best `CONFIRMED` of each layout; when no seconds are `left`, only the best one, in one process.
         """
         each, others = CONFIRMED[task.region.regime.phase] if left() > 0 else (1, 1)
         return self.confirmed(task, finalists(trials, templates_of(task), each=each, others=others), left)
@@ -224,7 +224,11 @@ class Tuner:
         fresh: list[EvaluationJob] = []
         processes = _processes(fidelity, left)
         for candidate in candidates:
-            known = self._known(task, candidate, rounds * processes, fidelity)
+            # A trial of several processes counts before one that was made when time was up.
+            most = POLICY.confirm_processes if fidelity == "confirm" else 1
+            known = self._known(task, candidate, rounds * most, fidelity) or (
+                self._known(task, candidate, rounds * processes, fidelity) if processes < most else None
+            )
             if known is not None:
                 done[candidate.id] = known[0]
                 if isinstance(known[0].verdict, Measured):
@@ -308,9 +312,10 @@ class Tuner:
 
 
 def _processes(fidelity: str, left: Left) -> int:
-    """Return in how many fresh processes candidates are timed: several for finalists, while there are seconds `left`.
+    """Return in how many processes candidates are timed: several fresh ones for finalists, else the one of the search.
 
-    Processes differ by where their memory lies. Starting them is most of what a late confirmation takes, and what a
-    busy machine makes slow; by the default rule the step that a finalist becomes part of is timed as well.
+    Fresh processes differ by where their memory lies. Once no seconds are `left` finalists do without them, as starting
+    them is most of what a confirmation takes, and what a busy machine makes slow. By the default rule the step that a
+    finalist becomes part of is timed in fresh processes afterwards; under the rule "isolated" nothing else is.
     """
     return POLICY.confirm_processes if fidelity == "confirm" and left() > 0 else 1

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from .result import Row, Study, TaskFacts
 
 
 def rows(study: Study) -> Iterator[str]:
-    """Yield a Markdown table: a row for each task, and for each arm the speed-up of its best kernel.
+    """Yield a Markdown table: a row for each task and seed, and for each arm the speed-up of its best kernel.
 
-    The speed-up is over PyTorch's fastest form, timed once more in fresh processes, with its interval; behind it is the
-    share of attempts whose results were right.
+    The speed-up is over PyTorch's fastest form, timed once more in fresh processes, with its interval; behind it is how
+    many attempts gave right results.
     """
     yield f"| task | PyTorch's fastest form, µs | roofline, µs | {' | '.join(study.arms)} |"
     yield f"|---|--:|--:|{'--:|' * len(study.arms)}"
-    for task in study.tasks:
-        found = {row.arm: row for row in study.rows if row.task == task.name and row.seed == study.seeds[0]}
+    for task, seed in itertools.product(study.tasks, study.seeds):
+        found = {row.arm: row for row in study.rows if (row.task, row.seed) == (task.name, seed)}
         cells = [_cell(found[arm]) if arm in found else "-" for arm in study.arms]
         yield f"| {' | '.join((task.name, *_times(task), *cells))} |"
 
 
 def _times(task: TaskFacts) -> tuple[str, str]:
-    return f"{min(task.us.values()):.4g}" if task.us else "-", f"{task.floor_us:.3g}" if task.floor_us else "-"
+    return _us(min(task.us.values(), default=0)), _us(task.floor_us)
+
+
+def _us(value: float) -> str:
+    """Return a time in us in three digits or more, without an exponent; a dash for none."""
+    return "-" if not value else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _cell(row: Row) -> str:

@@ -85,15 +85,19 @@ template <class F> inline void each(long n, F body) {
     for (long i = whole; i < n; ++i) body(one{}, i);
 }
 
-inline vf splat(float v) { return v - vf{}; }  // a broadcast: compilers drop this zero, and an added one would change -0
+// A broadcast: compilers drop this zero, where an added one would change -0.
+inline vf splat(float v) { return v - vf{}; }
 
-// a * b + c, rounded once. The compiler, left to contract a product and a sum, did so in one function and not in another
-// (g++ 13), and a sum had other bits in each.
+// a * b + c, rounded once wherever the processor can. The compiler, left to contract a product and a sum, did so in one
+// function and not in another (g++ 13), and a sum had other bits in each.
 inline vf fused(vf a, vf b, vf c) {
 #if ISA_AVX512F
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif ISA_FMA && LANES == 8
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__FP_FAST_FMAF)
+    for (int i = 0; i < LANES; ++i) c[i] = __builtin_fmaf(a[i], b[i], c[i]);
+    return c;
 #else
     return a * b + c;
 #endif

@@ -152,7 +152,7 @@ def test_a_library_with_much_static_memory_is_not_loaded(taken: int, loads: bool
     """It is refused for its size, also where the machine has so much memory."""
     (tmp_path / "room.cpp").write_text(f'char room[{taken}]; extern "C" char* room_of() {{ return room; }}\n')
     path = tmp_path / "room.so"
-    subprocess.run(["g++", "-shared", "-fPIC", "-o", path, tmp_path / "room.cpp"], check=True)
+    subprocess.run([find_toolchain().compiler, "-shared", "-fPIC", "-o", path, tmp_path / "room.cpp"], check=True)
     assert 0 <= loaded_bytes(path) - taken < 1 << 20
     if loads:
         assert Library(path).find("room_of") is not None
@@ -168,6 +168,11 @@ def test_what_cannot_be_run_is_said_clearly(executor_path: Path, kernels: Librar
         Library(broken)
     assert loading.value.exit_code is ExitCode.ENVIRONMENT
     assert loaded_bytes(broken) == 0
+    damaged = tmp_path / "damaged.so"
+    damaged.write_bytes(executor_path.read_bytes()[:32] + b"\xff" * 8 + executor_path.read_bytes()[40:])
+    assert loaded_bytes(damaged) == 0
+    with pytest.raises(AgentCompileError, match="cannot be loaded"):
+        Library(damaged)
     with pytest.raises(AgentCompileError, match="no entry 'absent'"):
         kernels.entry("absent")
     with pytest.raises(ValueError, match="at least one call"):

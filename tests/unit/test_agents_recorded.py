@@ -12,6 +12,7 @@ from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.agents.agents import Agent, Team
 from agentcompile.agents.arms import ARMS, roles_of
 from agentcompile.agents.refining import Settings, refine
+from agentcompile.agents.steering import Steering
 from agentcompile.ir.attempt import Contract, Judged, Times, Written
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Template
@@ -115,3 +116,10 @@ def test_a_replay_asks_for_no_more_than_is_recorded() -> None:
     outcome = refine(contract(), InOrder(-5e3), team, Memory(), Settings(attempts=9))
     assert outcome.attempts == 5
     assert "is recorded for this" in outcome.stopped
+
+
+def test_a_replay_does_not_go_on_below_a_branch_that_a_person_closed() -> None:
+    team = Team({role: Agent(model="") for role in roles_of(ARMS["stark"])}, Ledger(Ceilings()), Cassette(SEARCHED))
+    closed = Steering(prune=(2,))
+    outcome = refine(contract(), InOrder(-5e3), team, Memory(), Settings(attempts=5), steer=lambda: closed)
+    assert [(node.id, node.parent) for node in outcome.nodes[1:]] == PARENTS[:2]

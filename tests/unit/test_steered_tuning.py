@@ -155,6 +155,27 @@ def test_finalists_are_timed_in_one_process_once_time_is_up(
     assert asked == [processes, 1], "a search trial is made in one process at any time"
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_trial_of_several_processes_counts_before_a_late_one(
+    tmp_path: Path, task: TuneTask, order: tuple[int, int]
+) -> None:
+    one, *_ = tuple(task.space)
+    source, verdict = Desk(tmp_path).jobs.source(task, one).digest, runs.measured()
+
+    def confirmed(processes: int) -> Trial:
+        rounds = processes * POLICY.confirm_rounds
+        timed = replace(verdict.measurement, rounds=rounds, asked=rounds, dropped=0, processes=processes)
+        return replace(
+            runs.trial(), candidate=one, source=source, fidelity="confirm", verdict=replace(verdict, measurement=timed)
+        )
+
+    both = [confirmed(1), confirmed(POLICY.confirm_processes)]
+    desk = Desk(tmp_path, past=[both[at] for at in order])
+    assert desk.tuner.confirmed(task, [one], lambda: 0.0) == [both[1]]
+    late = Desk(tmp_path, past=both[:1])
+    assert late.tuner.confirmed(task, [one], lambda: 0.0) == both[:1], "a late one is not timed again while it is late"
+
+
 def test_no_build_begins_when_time_is_up(tmp_path: Path, task: TuneTask) -> None:
     desk, candidates = Desk(tmp_path), tuple(task.space)
     assert len(candidates) > 3

@@ -114,13 +114,17 @@ def test_a_busy_moment_of_a_kernel_moves_no_baseline() -> None:
     ("half_width", "counts"),
     [
         (0.02, 0),  # the first is surely the faster beside the baseline: the machine was busy when it took 54 us
-        (2.5, 2),  # the baseline varied tenfold: the ratios say nothing, and the quickest counts
-        (0.6, 1),  # the last is surely not the fastest
+        (0.6, 1),  # the first two are not told apart, and the second took less time
+        (2.5, 1),  # nothing is told apart, but the last may be slower than the baseline
+        (9.0, 2),  # any may be
+        (math.inf, 2),  # too few rounds
     ],
 )
 def test_ratios_decide_where_they_tell_points_apart(half_width: float, counts: int) -> None:
     def point(us: float, log_ratio: float) -> tuple[Params, Verdict]:
-        measurement = replace(RAN.measurement, median_ns=round(us * 1e3), log_ratio=log_ratio, half_width=half_width)
+        surely: Any = "FASTER" if log_ratio > half_width else "INCONCLUSIVE"
+        times = {"median_ns": round(us * 1e3), "log_ratio": log_ratio, "half_width": half_width, "comparison": surely}
+        measurement = replace(RAN.measurement, **times)
         return (("HINT", round(us)),), replace(RAN, measurement=measurement)
 
     points = [point(54, 3.9), point(28, 3.4), point(26, 1.2)]
@@ -128,3 +132,11 @@ def test_ratios_decide_where_they_tell_points_apart(half_width: float, counts: i
     failed = (("HINT", 0),), Crashed(stage="measure", signal=11)
     assert fastest([failed, *points]) is points[counts]
     assert fastest([failed]) is failed
+
+
+def test_a_point_without_an_interval_does_not_count_beside_those_that_have_one() -> None:
+    def point(us: float, half_width: float) -> tuple[Params, Verdict]:
+        return (), replace(RAN, measurement=replace(RAN.measurement, median_ns=round(us * 1e3), half_width=half_width))
+
+    sure, unsure = point(28, 0.01), point(20, math.inf)
+    assert fastest([unsure, sure]) is sure
