@@ -17,6 +17,7 @@ from .harness.result import Case, SuiteResult, read_result
 from .harness.trial import LLAMA, OURS
 from .refine.markdown import rows as study_rows
 from .refine.recipe import read as read_study
+from .report.cells import number
 from .report.markdown import brief, device
 from .suite.verdicts import compare_runs
 
@@ -92,20 +93,15 @@ def _first(run: Mapping[str, Any], prompt: str, arms: Mapping[str, Any]) -> Iter
     yield f"{run['model']}, {_machine(run['machine']).partition(',')[0].replace('(R)', '')}"
     yield prompt
     peers = [ms for name, ms in times.items() if name not in (OURS, LLAMA)]
-    yield f"{_ms(min(peers))} ms" if peers else "-"
-    yield f"{_ms(times[LLAMA])} ms" if LLAMA in times else "-"
-    yield f"**{_ms(times[OURS])} ms**" if OURS in times else "-"
+    yield f"{number(min(peers), 3)} ms" if peers else "-"
+    yield f"{number(times[LLAMA], 3)} ms" if LLAMA in times else "-"
+    yield f"**{number(times[OURS], 3)} ms**" if OURS in times else "-"
     yield _over_floor(run, prompt, times[OURS]) if OURS in times else "-"
 
 
 def _over_floor(run: Mapping[str, Any], prompt: str, ms: float) -> str:
     floor = run.get("floor_ms", {}).get(prompt)
     return f"{ms / floor:.2f}" if floor else "-"
-
-
-def _ms(value: float) -> str:
-    """Return a time in ms as a number of three digits or more, without an exponent."""
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _row(result: SuiteResult, case: Case) -> Iterator[str]:
@@ -199,7 +195,7 @@ def _firsts(run: Mapping[str, Any]) -> Iterator[str]:
     for prompt, arms in run["prompts"].items():
         for arm, row in arms.items():
             times = _over_floor(run, prompt, row["median_ms"])
-            yield f"| {prompt} | {arm} | {_ms(row['median_ms'])} | {times} | {row['time_over_ours'] or '-'} |"
+            yield f"| {prompt} | {arm} | {number(row['median_ms'], 3)} | {times} | {row['time_over_ours'] or '-'} |"
     for arm, reason in run["reasons"].items():
         yield f"| | {arm} | - | - | failed: {reason} |"
     yield ""

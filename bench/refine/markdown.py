@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from ..report.cells import number
 from .result import Row, Study, TaskFacts
 
 
@@ -23,12 +24,7 @@ def rows(study: Study) -> Iterator[str]:
 
 
 def _times(task: TaskFacts) -> tuple[str, str]:
-    return _us(min(task.us.values(), default=0)), _us(task.floor_us)
-
-
-def _us(value: float) -> str:
-    """Return a time in us in three digits or more, without an exponent; a dash for none."""
-    return "-" if not value else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return number(min(task.us.values(), default=None), 3), number(task.floor_us or None, 3)
 
 
 def _cell(row: Row) -> str:
@@ -36,4 +32,5 @@ def _cell(row: Row) -> str:
     if row.least is None:
         return f"none, {right}"
     one = row.least
-    return f"{one.speedup:.3g}× ({one.low:.3g}–{one.high:.3g}{', contended' if one.contended else ''}), {right}"
+    value, low, high = (number(ratio, 3) for ratio in (one.speedup, one.low, one.high))
+    return f"{value}× ({low}–{high}{', contended' if one.contended else ''}), {right}"

@@ -329,6 +329,6 @@ def test_a_page_shows_each_task_with_the_speedup_of_every_arm_over_the_fastest_f
     assert list(table(replace(made, rows=(*made.rows, row("b", "stark"))))) == [
         "| task | PyTorch's fastest form, µs | roofline, µs | stark | sampling |",
         "|---|--:|--:|--:|--:|",
-        "| a | 20 | 2.5 | 1.5× (1.36–1.65), 1 of 2 | 2.2× (2–2.42, contended), 1 of 2 |",
+        "| a | 20.0 | 2.50 | 1.50× (1.36–1.65), 1 of 2 | 2.20× (2.00–2.42, contended), 1 of 2 |",
         "| b | - | - | none, 1 of 2 | - |",
     ]
