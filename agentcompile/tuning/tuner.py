@@ -223,12 +223,11 @@ class Tuner:
         done: dict[str, Trial] = {}
         fresh: list[EvaluationJob] = []
         processes = _processes(fidelity, left)
+        # A trial of several processes counts before one that was made when time was up.
+        enough = dict.fromkeys((_processes(fidelity, any_time), processes))
         for candidate in candidates:
-            # A trial of several processes counts before one that was made when time was up.
-            most = POLICY.confirm_processes if fidelity == "confirm" else 1
-            known = self._known(task, candidate, rounds * most, fidelity) or (
-                self._known(task, candidate, rounds * processes, fidelity) if processes < most else None
-            )
+            several = (self._known(task, candidate, rounds * one, fidelity) for one in enough)
+            known = next((one for one in several if one is not None), None)
             if known is not None:
                 done[candidate.id] = known[0]
                 if isinstance(known[0].verdict, Measured):
@@ -237,7 +236,7 @@ class Tuner:
                     self._emit(TrialFinished(trial=known[0]))
                 continue
             fresh.append(self._jobs.job(task, candidate))
-        for trial in self._fresh(task, fresh, rounds, fidelity, look, left):
+        for trial in self._fresh(task, fresh, rounds, processes, fidelity, look, left):
             done[trial.candidate.id] = trial
             self._emit(TrialFinished(trial=trial))
             self._past.keep(trial)
@@ -248,7 +247,14 @@ class Tuner:
         return self._past.known(candidate, self._jobs.source(task, candidate).digest, fidelity, rounds)
 
     def _fresh(
-        self, task: TuneTask, jobs: Sequence[EvaluationJob], rounds: int, fidelity: str, look: int, left: Left
+        self,
+        task: TuneTask,
+        jobs: Sequence[EvaluationJob],
+        rounds: int,
+        processes: int,
+        fidelity: str,
+        look: int,
+        left: Left,
     ) -> Iterator[Trial]:
         ready: list[Prepared] = []
         waiting: list[EvaluationJob] = []
@@ -272,14 +278,20 @@ class Tuner:
         order = {job.candidate.id: at for at, job in enumerate(jobs)}
         ready.sort(key=lambda prepared: order[prepared.job.candidate.id])
         if ready:
-            yield from self._verdicts(task, ready, rounds, fidelity, look, left)
+            yield from self._verdicts(task, ready, rounds, processes, fidelity, look, left)
 
     def _verdicts(
-        self, task: TuneTask, ready: Sequence[Prepared], rounds: int, fidelity: str, look: int, left: Left
+        self,
+        task: TuneTask,
+        ready: Sequence[Prepared],
+        rounds: int,
+        processes: int,
+        fidelity: str,
+        look: int,
+        left: Left,
     ) -> Iterator[Trial]:
         self._steering.point()
         final = fidelity == "confirm"
-        processes = _processes(fidelity, left)
         claim = POLICY.claim if final else POLICY.search_claim
         comparisons = len(ready) * (LOOKS if final else 1)
         self._emit(RoundsProgress(region=task.region.id, done=0, total=rounds * processes))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from agentcompile.ir.scope import region_dtype
 
@@ -225,9 +225,14 @@ def same_groups(asked: Asked) -> bool:
     return seen == set(range(groups))
 
 
+def _squared(asked: Asked) -> Sequence[int]:
+    """Return the lengths of the vectors of which mean squares are taken."""
+    return [asked.dims["head_dim"]] if asked.attention else asked.norms
+
+
 def same_squares(asked: Asked) -> bool:
     """Return whether a mean square still takes every element once."""
-    lengths = [asked.dims["head_dim"]] if asked.attention else asked.norms
+    lengths = _squared(asked)
     for length, lanes in itertools.product(lengths, asked.lanes):
         whole = _define(asked.after, {"K": length, "LANES": lanes})["whole"]
         if not 0 <= whole <= length or whole % (4 * lanes):
@@ -237,7 +242,7 @@ def same_squares(asked: Asked) -> bool:
 
 def no_tail(asked: Asked) -> bool:
     """Return whether whole groups of four vectors hold all elements of a mean square: what goes one by one is zero."""
-    lengths = [asked.dims["head_dim"]] if asked.attention else asked.norms
+    lengths = _squared(asked)
     return bool(lengths) and all(n % (4 * lanes) == 0 for n, lanes in itertools.product(lengths, asked.lanes))
 
 

@@ -71,9 +71,13 @@ def contract() -> Contract:
     return contract_of(Task(), "cpp", target(), CEILING, times, {})  # type: ignore[arg-type] # what it reads
 
 
+def replaying(folder: Path) -> Team:
+    """A team that answers from a folder alone."""
+    return Team({role: Agent(model="") for role in roles_of(ARMS["stark"])}, Ledger(Ceilings()), Cassette(folder))
+
+
 def test_answers_to_earlier_questions_replay_by_their_place_in_the_session() -> None:
-    roles = roles_of(ARMS["stark"])
-    team = Team({role: Agent(model="") for role in roles}, Ledger(Ceilings()), Cassette(RECORDED))
+    team = replaying(RECORDED)
     judge = Keeps()
     outcome = refine(contract(), judge, team, Memory(), Settings(attempts=1))
     (node,) = outcome.nodes[1:]
@@ -105,21 +109,21 @@ class InOrder(Keeps):
 
 @pytest.mark.parametrize("change_ns", [5e3, -5e3])
 def test_a_replay_makes_the_tree_of_its_answers_in_whatever_order_times_fall(change_ns: float) -> None:
-    team = Team({role: Agent(model="") for role in roles_of(ARMS["stark"])}, Ledger(Ceilings()), Cassette(SEARCHED))
+    team = replaying(SEARCHED)
     outcome = refine(contract(), InOrder(change_ns), team, Memory(), Settings(attempts=5))
     assert [(node.id, node.parent) for node in outcome.nodes[1:]] == PARENTS
     assert outcome.stopped == "5 of 5 attempts are made"
 
 
 def test_a_replay_asks_for_no_more_than_is_recorded() -> None:
-    team = Team({role: Agent(model="") for role in roles_of(ARMS["stark"])}, Ledger(Ceilings()), Cassette(SEARCHED))
+    team = replaying(SEARCHED)
     outcome = refine(contract(), InOrder(-5e3), team, Memory(), Settings(attempts=9))
     assert outcome.attempts == 5
     assert "is recorded for this" in outcome.stopped
 
 
 def test_a_replay_does_not_go_on_below_a_branch_that_a_person_closed() -> None:
-    team = Team({role: Agent(model="") for role in roles_of(ARMS["stark"])}, Ledger(Ceilings()), Cassette(SEARCHED))
+    team = replaying(SEARCHED)
     closed = Steering(prune=(2,))
     outcome = refine(contract(), InOrder(-5e3), team, Memory(), Settings(attempts=5), steer=lambda: closed)
     assert [(node.id, node.parent) for node in outcome.nodes[1:]] == PARENTS[:2]

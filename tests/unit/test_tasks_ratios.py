@@ -114,8 +114,8 @@ def test_a_busy_moment_of_a_kernel_moves_no_baseline() -> None:
     ("half_width", "counts"),
     [
         (0.02, 0),  # the first is surely the faster beside the baseline: the machine was busy when it took 54 us
-        (0.6, 1),  # the first two are not told apart, and the second took less time
-        (2.5, 1),  # nothing is told apart, but the last may be slower than the baseline
+        (0.6, 1),  # the intervals of the first two overlap, and the second took less time
+        (2.5, 1),  # all intervals overlap, and only the last may lose against the baseline
         (9.0, 2),  # any may be
         (math.inf, 2),  # too few rounds
     ],
