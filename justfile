@@ -60,6 +60,10 @@ architecture: setup
 reference: setup
     "{{ bin }}/python" docs/reference.py
 
+# Draw the pictures of the app in docs/pictures anew, from a recorded run.
+pictures: setup
+    "{{ bin }}/python" docs/pictures.py
+
 # Build the documentation's site in site/; a link that leads nowhere is an error.
 docs: setup
     NO_MKDOCS_2_WARNING=1 "{{ bin }}/mkdocs" build --strict --quiet

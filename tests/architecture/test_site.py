@@ -58,3 +58,13 @@ def test_what_pages_link_outside_the_folder_comes_along(site: Path) -> None:
     assert (site / "repository/examples/own_module.py").is_file()
     assert (site / "repository/bench/models/index.html").is_file()
     assert 'src="repository/tui/screen.svg"' in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_pictures_of_the_app_are_all_there_and_load_no_font(repository: Path) -> None:
+    checked = subprocess.run([sys.executable, "docs/pictures.py", "--check"], cwd=repository, check=False)
+    assert checked.returncode == 0
+    pictures = [*(repository / "docs" / "pictures").glob("*.svg"), repository / "tui" / "screen.svg"]
+    for path in pictures:
+        assert "url(" not in path.read_text("utf-8").replace("url(#", ""), path
+    page = (repository / "docs" / "app.md").read_text("utf-8")
+    assert all(path.name in page for path in pictures)
