@@ -73,7 +73,7 @@ def floor_of(regions: int, left_s: float, others: int, cores: int) -> str:
     if others:
         beside = "the thread" if others == 1 else f"the {others} threads"
         took += f", {REGION_S * regions * slower:.0f} s beside {beside} of others that run now"
-    text = f"at least one candidate of each of {regions} regions is tried, and the step is accepted and timed"
+    text = f"at least one candidate of each of {regions} regions that a plan needs is tried, and the step is timed"
     return f"{text}, whatever `seconds` says: {took}"
 
 

@@ -9,6 +9,7 @@ from agentcompile.evaluation.time_budget import TimeBudget, floor_of
 from agentcompile.events import ChoiceMade, Emit, Warned
 from agentcompile.ir.trial import Choice, Kernel, Rule
 from agentcompile.planning.chunks import Chunks, capacity
+from agentcompile.planning.first import FirstRegions
 from agentcompile.planning.plans import NEAR, OPTIMISM, Planned, contenders, plan
 from agentcompile.runs.stages import stage
 from agentcompile.search import RegionStrategy
@@ -40,12 +41,11 @@ def search(
     Candidates are checked, built, validated and measured; the finalists are confirmed on fresh data.
     """
     with stage(emit, "search") as say:
-        if least := floor_of(
-            len(prepared.tasks) + len(prepared.prompt_tasks), budget.searching(), others_running(), cpus_at_once()
-        ):
+        first = FirstRegions(prepared=prepared, scheduler=scheduler)
+        if least := floor_of(len(first.needed()), budget.searching(), others_running(), cpus_at_once()):
             emit(Warned(text=least))
         scheduler.evaluate_requests()
-        scheduler.try_first_candidates(tried)
+        scheduler.try_first_candidates(tried, first.needed, first.others)
         chosen = (*_worth(prepared, scheduler), *_worth_of_prompts(prepared, scheduler)) if tried else ()
         scheduler.search(chosen, tried, strategy)
         near = _worth(prepared, scheduler, NEAR)
@@ -54,7 +54,9 @@ def search(
         if budget.confirming() < CONFIRM_S * (len(near) + len(prompts)):
             near, prompts = _worth(prepared, scheduler, 1.0), _worth_of_prompts(prepared, scheduler, 1.0)
         scheduler.confirm([*near, *(prompts if _any_chunk(prepared) else prepared.prompt_tasks)])
-        say(f"{scheduler.trials.candidates} candidates, {len(chosen)} regions searched")
+        untried = len(scheduler.trials.tasks) - len(scheduler.trials.by_region)
+        said = f"{scheduler.trials.candidates} candidates, {len(chosen)} regions searched"
+        say(f"{said}, {untried} not tried for lack of time" if untried else said)
 
 
 def _worth(prepared: PreparedModel, scheduler: TaskScheduler, hope: float = OPTIMISM) -> tuple[TuneTask, ...]:

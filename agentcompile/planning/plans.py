@@ -28,6 +28,7 @@ NEAR = 0.93
 LENIENCE = 0.9
 """Factor on a region's roofline floor, below which no time is expected. It is less than 1 because ceilings are measured
 too; the nearer all times are to the floor, the more the differences between them are chance."""
+UNTRIED = "it was not tried: time was short, and the plan did not need it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +190,7 @@ def _options(
 ) -> tuple[Option, ...]:
     task = next((s for s in tasks if s.region.id == region.id), None)
     if task is None or ranking is None:
-        reason = "no template serves this region here" if task is None else "the budget was spent before its turn"
+        reason = UNTRIED if task else "no template serves this region here"
         return (Option(cost_ns=fallback_ns, choice=Fallback(reason=reason)),)
     options = [Option(cost_ns=fallback_ns, choice=ranking.fallback)]
     templates = templates_of(task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from agentcompile.control.steering import Steering
@@ -27,6 +28,8 @@ LEAST = 6
 """The candidates that a searched region may evaluate, however small its share of the budget."""
 STEPS_PER_CHUNK = 128
 """Decode steps assumed for each prefill chunk: a chat turn with a short prompt and a medium answer."""
+BATCH = 8
+"""Regions whose first candidates are prepared at once where time may end before their turn."""
 MOST = 48
 """The most candidates that a region's search evaluates: beyond them it no longer pays, whatever the budget."""
 
@@ -48,41 +51,70 @@ class TaskScheduler:
         say: Callable[[Mapping[str, float]], None] = lambda best: None,
         seed: int = 0,
         advised: Callable[[TuneTask], Advice] = lambda task: task.advice,
+        estimate: Callable[[Region], float] = lambda region: float(max(region.cost.bytes, 1)),
     ) -> None:
         """`seconds_left` returns how long the search may go on, `confirming` how long finalists may be timed.
 
         When the first is used up only first candidates and finalists are evaluated; when the second is, a finalist is
         timed no longer than an interval needs. `say` receives the best times of regions in ns, by id, whenever they may
-        have changed. `advised` returns the advice that holds for a task now.
+        have changed. `advised` returns the advice that holds for a task now. `estimate` returns the time of a site in
+        PyTorch without measuring it; only the ratios between regions of a phase matter.
         """
         self._trials, self._tuner, self._baselines = trials, tuner, baselines
         self._residency: Residency = residency
         self._left, self._confirming = seconds_left, confirming
         self._steering, self._emit, self._say, self._seed = steering or Steering(), emit, say, seed
-        self._advised = advised
+        self._advised, self._estimate = advised, estimate
 
     @property
     def trials(self) -> RunTrials:
         """The trials of the run so far."""
         return self._trials
 
-    def try_first_candidates(self, budget: int) -> None:
+    def try_first_candidates(
+        self,
+        budget: int,
+        needed: Callable[[], Sequence[TuneTask]] | None = None,
+        others: Callable[[], Sequence[TuneTask]] = tuple,
+    ) -> None:
         """Evaluate the most promising candidate of every template, largest region first, on half of the budget.
 
-        The best template's candidate is evaluated whatever the budget: a region that stays in PyTorch splits the step.
-        When time is up, or `PACE_SHARE` of it is used up faster than the regions are, the other templates only get
-        trials that are known already.
+        `needed` returns the tasks without trials that no plan can do without, given the trials so far, and is asked
+        until there are none; by default it is all. The best template's candidate of each is evaluated whatever the
+        budget: a region that stays in PyTorch splits the step. When time is up, or `PACE_SHARE` of it is used up faster
+        than these regions are, their other templates only get trials that are known already. The tasks of `others`
+        are tried one batch after another as long as `PACE_SHARE` of the time is not used up.
         """
-        tasks = self._trials.tasks
-        self._tuner.prepare_first(tuple(tasks.values()))
-        begin, count = self._left(), len(tasks)
-        for at, (id, task) in enumerate(tasks.items(), 1):
-            left = self._left()
-            behind = left < math.inf and begin - left > PACE_SHARE * begin * at / count
-            most = 1 if self._trials.candidates >= budget // 2 else FIRST_CANDIDATES
-            heads = self._tuner.first_trials(task, most, 1 if left <= 0 or behind else FIRST_CANDIDATES, self._left)
-            self._trials.put(id, [*(t for t in self._trials.of(id) if t not in heads), *heads])
-            self.evaluate_requests()
+        needed = needed or self._untried
+        begin = self._left()
+        while tasks := needed():
+            self._tuner.prepare_first(tasks)
+            tried = len(self._trials.by_region)
+            for at, task in enumerate(tasks, 1):
+                self._try(task, budget, 1, self._behind(begin, (tried + at) / (tried + len(tasks))))
+        rest = others()
+        for at, task in enumerate(rest):
+            late = self._behind(begin, 1.0)
+            if at % BATCH == 0 and not late:
+                self._tuner.prepare_first(rest[at : at + BATCH])
+            self._try(task, budget, 0, late)
+
+    def _untried(self) -> tuple[TuneTask, ...]:
+        return tuple(task for id, task in self._trials.tasks.items() if id not in self._trials.by_region)
+
+    def _behind(self, begin: float, share: float) -> bool:
+        """Return whether time is up, or more than a `share` of what first candidates may take is used up."""
+        left = self._left()
+        return left <= 0 or (left < math.inf and begin - left > PACE_SHARE * begin * share)
+
+    def _try(self, task: TuneTask, budget: int, least: int, late: bool) -> None:
+        """Evaluate the first candidates of a task; when it is late only `least` of them, and those that are known."""
+        own = task.region.id
+        most = 1 if self._trials.candidates >= budget // 2 else FIRST_CANDIDATES
+        heads = self._tuner.first_trials(task, most, least if late else FIRST_CANDIDATES, self._left)
+        if heads or least:
+            self._trials.put(own, [*(t for t in self._trials.of(own) if t not in heads), *heads])
+        self.evaluate_requests()
 
     def search(self, chosen: Sequence[TuneTask], budget: int, strategy: RegionStrategy) -> None:
         """Search the tasks of `chosen` by `strategy` with all that is left of the budget and of the time.
@@ -149,8 +181,17 @@ class TaskScheduler:
         return best
 
     def fallback_ns(self, region: Region) -> float:
-        """Return the time in ns of one site in PyTorch."""
+        """Return the time in ns of one site in PyTorch, by estimate where the region has a space and was not tried."""
+        if region.id in self._trials.tasks and region.id not in self._trials.by_region:
+            return self._about_ns(region)
         return float(self._baselines.of(region, self._residency))
+
+    def _about_ns(self, region: Region) -> float:
+        """Return the estimate of a region's time, times the median of how many times slower those tried are."""
+        tried = [task.region for id, task in self._trials.tasks.items() if id in self._trials.by_region]
+        like = [one for one in tried if one.regime.phase == region.regime.phase]
+        ratios = [self._baselines.of(one, self._residency) / self._estimate(one) for one in like]
+        return self._estimate(region) * (statistics.median(ratios) if ratios else 1.0)
 
 
 def _room(task: TuneTask, best_ns: float, advice: Advice) -> float:

@@ -22,6 +22,7 @@ from agentcompile.tuning.step_candidates import StepCandidates
 from agentcompile.tuning.tasks import Consulting, TuneTask
 from agentcompile.tuning.trial_database import TrialDatabase
 from agentcompile.tuning.tuner import Tuner
+from agentcompile.tuning.untimed import Estimates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,7 @@ def tuning_session(
         say=say,
         seed=seed,
         advised=advised,
+        estimate=Estimates(ceiling=prepared.ceiling, residency=prepared.prefill.residency, rankings={}).fallback_ns,
     )
     candidates = StepCandidates(trials, tuner, ranker, advised)
     return TuningSession(

@@ -1,0 +1,203 @@
+"""The regions that are tried first: those of a plan, parts of those that fail, others while there is time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentcompile.ir.advice import Advice
+from agentcompile.ir.graph import Graph
+from agentcompile.ir.region import Regime, Region
+from agentcompile.planning.first import FirstRegions
+from agentcompile.regions.partition import partition
+from agentcompile.regions.summary import summarise
+from agentcompile.space import Space
+from agentcompile.system.notes import Notes
+from agentcompile.system.store import Store
+from agentcompile.tuning.baselines import BaselineTimes
+from agentcompile.tuning.jobs import JobMaker
+from agentcompile.tuning.partitions import Cut
+from agentcompile.tuning.run_trials import RunTrials
+from agentcompile.tuning.scheduler import BATCH, TaskScheduler
+from agentcompile.tuning.tasks import TuneTask
+from agentcompile.tuning.untimed import Estimates
+from tests.unit.fakes import linear_region, rows_template, target
+from tests.unit.graphs import qwen3
+from tests.unit.test_admission import CEILING
+
+PYTORCH = 20.0
+"""How many times as long as by estimate PyTorch takes here."""
+SERVED = {"linear", "rmsnorm", "add", "silu-mul", "embedding"}
+"""Kinds of single operators that a template serves, beside all of several operators."""
+
+
+@dataclass
+class Scheduler:
+    """Times of regions in ns by id, and PyTorch's."""
+
+    best: dict[str, float] = field(default_factory=dict)
+
+    def best_ns(self) -> Mapping[str, float]:
+        return self.best
+
+    def fallback_ns(self, region: Region) -> float:
+        return PYTORCH * Estimates(ceiling=CEILING, residency="dram", rankings={}).fallback_ns(region)
+
+
+class Desk:
+    """A decoder's step and chunk, of which most regions have a space."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        graph = qwen3(2)
+        self.decode, self.prefill = cut_of(graph, "decode"), cut_of(graph, "prefill")
+        self.tasks, self.prompts = tasks_of(self.decode), tasks_of(self.prefill)
+        self.scheduler = Scheduler()
+        prepared: Any = SimpleNamespace(
+            decode=(self.decode,),
+            prefill=self.prefill,
+            tasks=self.tasks,
+            prompt_tasks=self.prompts,
+            ceiling=CEILING,
+            here=SimpleNamespace(device=device),
+        )
+        scheduler: Any = self.scheduler
+        self.first = FirstRegions(prepared=prepared, scheduler=scheduler)
+
+    def kinds(self, some: Sequence[TuneTask]) -> set[str]:
+        return {task.region.kind for task in some}
+
+    def try_all(self, some: Sequence[TuneTask], speedup: float = 10.0) -> None:
+        for task in some:
+            self.scheduler.best[task.region.id] = self.scheduler.fallback_ns(task.region) / speedup
+
+
+def cut_of(graph: Graph, phase: Any) -> Cut:
+    found = partition(graph, Regime(phase=phase, context=(1, 64)))
+    return Cut(graph=graph, partition=found, summary=summarise(graph, found, CEILING, "dram"), residency="dram")
+
+
+def tasks_of(cut: Cut) -> tuple[TuneTask, ...]:
+    served = [one for one in cut.regions.values() if len(one.body.nodes) > 1 or one.kind in SERVED]
+    return tuple(SimpleNamespace(region=one, floor_ns=1.0) for one in served)  # type: ignore[misc]
+
+
+def test_a_plan_needs_fewer_than_half_of_the_regions_and_the_largest_of_them() -> None:
+    desk = Desk()
+    needed = desk.first.needed()
+    assert 0 < len(needed) < (len(desk.tasks) + len(desk.prompts)) / 2
+    covered = {node for task in needed for site in task.region.sites for node in site.nodes}
+    alone = [one for one in desk.decode.regions.values() if len(one.body.nodes) == 1 and one.kind not in SERVED]
+    assert covered | {node for one in alone for site in one.sites for node in site.nodes} >= {
+        node.id for node in desk.decode.graph.nodes
+    }
+    assert {"rmsnorm-gateup-silu-mul", "linear-residual"} <= desk.kinds(needed), sorted(desk.kinds(needed))
+
+
+def test_nothing_more_is_needed_where_those_kernels_are_fast() -> None:
+    desk = Desk()
+    desk.try_all(desk.first.needed())
+    assert desk.first.needed() == ()
+
+
+def test_a_region_that_stays_in_pytorch_makes_its_parts_needed_and_no_other() -> None:
+    desk = Desk()
+    needed = desk.first.needed()
+    desk.try_all(needed)
+    failed = next(task for task in needed if task.region.kind == "rmsnorm-gateup-silu-mul")
+    desk.try_all([failed], speedup=1.0)
+    more = desk.first.needed()
+    assert more
+    nodes = {node for site in failed.region.sites for node in site.nodes}
+    assert all({node for site in task.region.sites for node in site.nodes} & nodes for task in more)
+    assert not set(map(id, more)) & set(map(id, needed))
+
+
+def test_parts_are_needed_until_some_are_fast_or_none_is_left() -> None:
+    desk = Desk()
+    for _ in range(len(desk.tasks) + len(desk.prompts)):
+        if not (needed := desk.first.needed()):
+            break
+        desk.try_all(needed, speedup=1.0)
+    assert desk.first.needed() == ()
+    singles = {task.region.id for task in desk.tasks if task.region.kind in SERVED}
+    assert singles <= desk.scheduler.best.keys(), "where all large ones fail, every operator with a template is tried"
+
+
+def test_the_others_are_all_untried_ones_and_likely_ones_come_first() -> None:
+    desk = Desk()
+    desk.try_all(desk.first.needed())
+    others = desk.first.others()
+    assert {task.region.id for task in others} == {
+        task.region.id for task in (*desk.tasks, *desk.prompts)
+    } - desk.scheduler.best.keys()
+    unlikely = others[-1].region.kind
+    assert unlikely in SERVED, "a single operator's kernel saves no launch"
+
+
+def test_on_a_gpu_all_regions_of_a_chunk_are_needed() -> None:
+    desk = Desk("cuda:0")
+    needed = {id(task) for task in desk.first.needed()}
+    assert needed >= {id(task) for task in desk.prompts}
+
+
+class Judge:
+    """Prepares nothing, and takes a second for each task."""
+
+    def __init__(self) -> None:
+        self.now, self.tried, self.prepared = 0.0, list[str](), list[int]()
+
+    def prepare_first(self, tasks: Sequence[TuneTask]) -> None:
+        self.prepared.append(len(tasks))
+
+    def first_trials(self, task: TuneTask, most: int, fresh: int, left: Any) -> list[Any]:
+        if not fresh:
+            return []
+        self.now += 1.0
+        self.tried.append(task.region.id)
+        return [SimpleNamespace(candidate=SimpleNamespace(id=task.region.id))]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tried"),
+    [(1000.0, 30), (36.0, 19), (4.0, 10), (0.0, 10), (19.0, 10), (20.0, 11)],
+    ids=["ample", "half", "short", "none", "just", "one"],
+)
+def test_without_time_only_needed_regions_are_tried(tmp_path: Path, seconds: float, tried: int) -> None:
+    tasks = [of_rows(64 * at) for at in range(1, 31)]
+    judge: Any = Judge()
+    notes, jobs = Notes(Store(tmp_path)), JobMaker(target())
+    baselines = BaselineTimes(judge, notes, target(), "p", 0)
+    trials = RunTrials(tasks, jobs)
+    scheduler = TaskScheduler(trials, judge, baselines, "dram", lambda: seconds - judge.now)
+
+    def needed() -> list[TuneTask]:
+        return [task for task in tasks[:10] if task.region.id not in trials.by_region]
+
+    scheduler.try_first_candidates(1000, needed, lambda: tasks[10:])
+    assert judge.tried == [task.region.id for task in tasks[:tried]]
+    assert list(trials.by_region) == judge.tried, "those that were not tried have no entry"
+    assert judge.prepared[0] == 10
+    assert all(one <= BATCH for one in judge.prepared[1:])
+
+
+def of_rows(rows: int) -> TuneTask:
+    space = Space(linear_region(rows=rows), [rows_template()], target())
+    return TuneTask(region=space.region, space=space, advice=Advice(label="none"), residency="dram", floor_ns=1.0)
+
+
+def test_pytorchs_time_of_an_untried_region_is_estimated_from_tried_ones_of_its_phase(tmp_path: Path) -> None:
+    one, other = of_rows(64), of_rows(128)
+    baselines = BaselineTimes(None, Notes(Store(tmp_path)), target(), "p", 0)  # type: ignore[arg-type]
+    baselines.note(one.region.id, 3000)
+    trials = RunTrials([one, other], JobMaker(target()))
+    tuner: Any = None
+    scheduler = TaskScheduler(trials, tuner, baselines, "dram", lambda: 1.0, estimate=lambda region: 1000.0)
+    assert scheduler.fallback_ns(other.region) == 1000.0
+    trials.put(one.region.id, [])
+    assert scheduler.fallback_ns(one.region) == 3000.0
+    assert scheduler.fallback_ns(other.region) == 3000.0, "three times the estimate, as of the other"
