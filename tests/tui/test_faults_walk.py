@@ -26,14 +26,8 @@ from tests.cpu import flows
 
 pytestmark = pytest.mark.alone
 
-ASKED = ["--context=64", "--budget=40", "--threads=1"]
+ASKED = [f"--context={flows.WALKED_CONTEXT}", f"--threads={flows.WALKED_THREADS}", "--budget=40", "--seconds=30"]
 PATIENCE_S = 300
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data of both walks: what the first one measured, the second one need not."""
-    return tmp_path_factory.mktemp("home")
 
 
 class Walk:
@@ -84,12 +78,12 @@ def choices(lock: Path) -> dict[str, LockChoice]:
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 48)], ids=["80x24", "160x48"])
 def test_a_checkpoint_is_compiled_decided_on_and_locked_by_keys_alone(
-    size: tuple[int, int], home: Path, repository: Path, tmp_path: Path
+    size: tuple[int, int], sampled: Path, repository: Path, tmp_path: Path
 ) -> None:
     model, lock = repository / "bench" / "models" / "sample", tmp_path / "walked.lock.toml"
     run = RunDirectory(tmp_path / "run")
     command = app(str(model), *ASKED, "--run-dir", str(run.path), "--out", str(lock))
-    with Terminal(command, columns=size[0], rows=size[1], env={"AGENTCOMPILE_HOME": str(home)}) as terminal:
+    with Terminal(command, columns=size[0], rows=size[1], env={"AGENTCOMPILE_HOME": str(sampled)}) as terminal:
         walk = Walk(terminal, run)
         terminal.until("running")
         walk.until("a trial", lambda state: state.counts.total > 0)
@@ -138,9 +132,9 @@ def test_a_checkpoint_is_compiled_decided_on_and_locked_by_keys_alone(
     assert (locked[rejected.region].use, locked[rejected.region].decided_by) == ("fallback", "human")
     assert locked[approved.region].approval == state.decisions[approved.region].approval != ""
 
-    replayed = flows.cli(home, "replay", lock, "--model", model, "--locked", "--threads", 1)
+    replayed = flows.cli(sampled, "replay", lock, "--model", model, "--locked", "--threads", flows.WALKED_THREADS)
     assert replayed.code == 0, replayed.err
-    settings = replace(flows.options(home, model, 64), threads=1)
+    settings = replace(flows.options(sampled, model, flows.WALKED_CONTEXT), threads=flows.WALKED_THREADS)
     kernels = {part.choice for plan in state.final for part in plan.parts if isinstance(part.choice, Kernel)}
     rebuilt = open_lock(lock, settings, locked=True)
     assert {job.source.digest for job in rebuilt.jobs} == {kernel.source for kernel in kernels}
