@@ -67,7 +67,7 @@ class StepClock:
         """Create a clock; `sources` returns the kernels that the programs may call, by digest.
 
         Nothing is timed while `steering` is paused. When no seconds are `left`, a timing takes no more rounds than it
-        needs.
+        needs, in one process: it is the starting of processes that a busy machine makes long.
         """
         self._steering, self._left = steering or Steering(), left
         self._here, self._evaluator, self._model, self._sources = here, evaluator, model, sources
@@ -101,7 +101,7 @@ class StepClock:
             binaries={source: binary.path for source, binary in built.items()},
             position=position_of(at),
             rounds=rounds,
-            processes=processes,
+            processes=processes if self._left() > 0 else 1,
             claim=claim,
             residency=self._residency,
             seed=seed,

@@ -23,7 +23,7 @@ from agentcompile.tuning.scheduler import TaskScheduler
 from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.untimed import LAUNCH_NS, Estimates
 
-HOPE = 0.5
+HOPE = 0.8
 """The share of PyTorch's time that a kernel of an untried region is assumed to take, once others were tried: the region
 is needed where the kernels of those that it overlaps with are not as fast."""
 

@@ -22,6 +22,10 @@ class BaselineTimes:
         """Keep the baseline time in ns that a trial of the region id `region` measured."""
         self._ns[region] = ns
 
+    def has(self, region: Region) -> bool:
+        """Return whether a region's time is known without a measurement."""
+        return region.id in self._ns or self._notes.get(self._key(region)) is not None
+
     def of(self, region: Region, residency: Residency) -> int:
         """Return the time in ns that one site of `region` takes in PyTorch.
 
@@ -29,13 +33,15 @@ class BaselineTimes:
             AgentCompileError: the captured operators cannot be run (environment).
         """
         if region.id not in self._ns:
-            key = fallback_key(region.id, self._target.digest, self._policy)
-            known = self._notes.get(key)
+            known = self._notes.get(self._key(region))
             if known is None:
                 known = self._measured(region, residency)
-                self._notes.put(key, known)
+                self._notes.put(self._key(region), known)
             self._ns[region.id] = known
         return self._ns[region.id]
+
+    def _key(self, region: Region) -> str:
+        return fallback_key(region.id, self._target.digest, self._policy)
 
     def _measured(self, region: Region, residency: Residency) -> int:
         timing = self._evaluator.time(

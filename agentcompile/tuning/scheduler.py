@@ -65,6 +65,8 @@ class TaskScheduler:
         self._left, self._confirming = seconds_left, confirming
         self._steering, self._emit, self._say, self._seed = steering or Steering(), emit, say, seed
         self._advised, self._estimate = advised, estimate
+        self._short = False
+        """Whether the first candidates of the regions that a plan needs took more than their share of the time."""
 
     @property
     def trials(self) -> RunTrials:
@@ -91,13 +93,15 @@ class TaskScheduler:
             self._tuner.prepare_first(tasks)
             tried = len(self._trials.by_region)
             for at, task in enumerate(tasks, 1):
-                self._try(task, budget, 1, self._behind(begin, (tried + at) / (tried + len(tasks))))
+                left = part_of(self._left, 1 / (1 + len(tasks) - at))
+                self._try(task, budget, 1, self._behind(begin, (tried + at) / (tried + len(tasks))), left)
+            self._short = self._behind(begin, 1.0)
         rest = others()
         for at, task in enumerate(rest):
             late = self._behind(begin, 1.0)
             if at % BATCH == 0 and not late:
                 self._tuner.prepare_first(rest[at : at + BATCH])
-            self._try(task, budget, 0, late)
+            self._try(task, budget, 0, late, self._left)
 
     def _untried(self) -> tuple[TuneTask, ...]:
         return tuple(task for id, task in self._trials.tasks.items() if id not in self._trials.by_region)
@@ -107,11 +111,14 @@ class TaskScheduler:
         left = self._left()
         return left <= 0 or (left < math.inf and begin - left > PACE_SHARE * begin * share)
 
-    def _try(self, task: TuneTask, budget: int, least: int, late: bool) -> None:
-        """Evaluate the first candidates of a task; when it is late only `least` of them, and those that are known."""
+    def _try(self, task: TuneTask, budget: int, least: int, late: bool, left: Left) -> None:
+        """Evaluate the first candidates of a task; when it is late only `least` of them, and those that are known.
+
+        They are timed for the seconds that are `left`, or as long as an interval needs.
+        """
         own = task.region.id
         most = 1 if self._trials.candidates >= budget // 2 else FIRST_CANDIDATES
-        heads = self._tuner.first_trials(task, most, least if late else FIRST_CANDIDATES, self._left)
+        heads = self._tuner.first_trials(task, most, least if late else FIRST_CANDIDATES, left)
         if heads or least:
             self._trials.put(own, [*(t for t in self._trials.of(own) if t not in heads), *heads])
         self.evaluate_requests()
@@ -181,8 +188,13 @@ class TaskScheduler:
         return best
 
     def fallback_ns(self, region: Region) -> float:
-        """Return the time in ns of one site in PyTorch, by estimate where the region has a space and was not tried."""
-        if region.id in self._trials.tasks and region.id not in self._trials.by_region:
+        """Return the time in ns of one site in PyTorch, by estimate where nothing was tried and it would cost time.
+
+        That is so for regions that have a space, and, in a search that is short of time, for those that no template
+        serves, too.
+        """
+        untried = region.id not in self._trials.by_region
+        if untried and (region.id in self._trials.tasks or self._short) and not self._baselines.has(region):
             return self._about_ns(region)
         return float(self._baselines.of(region, self._residency))
 

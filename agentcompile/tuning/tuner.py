@@ -7,6 +7,7 @@ run or the measurement database already has are reused, so a killed run repeats 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -70,6 +71,8 @@ class Tuner:
         self._prepared: dict[str, Prepared] = {}
         self._unfit: dict[str, Verdict] = {}
         """Verdicts by candidate id of those that failed while they were prepared ahead, until their trial is made."""
+        self._several_s = 0.0
+        """The seconds that finalists of a region took the last time that they were timed in several processes."""
         self._floors = Floors(evaluator)
         self._strategy, self._consult = strategy, consult
         self._told = {
@@ -186,9 +189,10 @@ class Tuner:
     def confirm(self, task: TuneTask, trials: Sequence[Trial], left: Left = any_time) -> list[Trial]:
         """Time the finalists beside the fallback in fresh processes, and return these trials, which alone decide.
 
-        They are the best `CONFIRMED` of each layout; when no seconds are `left`, only the best one, in one process.
+        They are the best `CONFIRMED` of each layout; where the seconds `left` are too few, only the best one, in one
+        process.
         """
-        each, others = CONFIRMED[task.region.regime.phase] if left() > 0 else (1, 1)
+        each, others = CONFIRMED[task.region.regime.phase] if self._processes("confirm", left) > 1 else (1, 1)
         return self.confirmed(task, finalists(trials, templates_of(task), each=each, others=others), left)
 
     def confirmed(self, task: TuneTask, chosen: Sequence[Candidate], left: Left = any_time) -> list[Trial]:
@@ -222,9 +226,10 @@ class Tuner:
         self._steering.point()
         done: dict[str, Trial] = {}
         fresh: list[EvaluationJob] = []
-        processes = _processes(fidelity, left)
+        processes = self._processes(fidelity, left)
+        begin = left() if processes > 1 else math.inf
         # A trial of several processes counts before one that was made when time was up.
-        enough = dict.fromkeys((_processes(fidelity, any_time), processes))
+        enough = dict.fromkeys((self._processes(fidelity, any_time), processes))
         for candidate in candidates:
             several = (self._known(task, candidate, rounds * one, fidelity) for one in enough)
             known = next((one for one in several if one is not None), None)
@@ -240,7 +245,21 @@ class Tuner:
             done[trial.candidate.id] = trial
             self._emit(TrialFinished(trial=trial))
             self._past.keep(trial)
+        if fresh and begin < math.inf:
+            self._several_s = begin - left()
         return [done[candidate.id] for candidate in candidates]
+
+    def _processes(self, fidelity: str, left: Left) -> int:
+        """Return in how many processes candidates are timed: several fresh ones for finalists, else one.
+
+        Fresh processes differ by where their memory lies. Once fewer seconds are `left` than the last region's
+        finalists took, finalists do without them, as starting them is most of what a confirmation takes, and what a
+        busy machine makes slow. By the default rule the step that a finalist becomes part of is timed in fresh
+        processes afterwards; under the rule "isolated" nothing else is.
+        """
+        if fidelity != "confirm":
+            return 1
+        return POLICY.confirm_processes if left() > self._several_s else 1
 
     def _known(self, task: TuneTask, candidate: Candidate, rounds: int, fidelity: str) -> tuple[Trial, bool] | None:
         """Return a known trial of at least `rounds` rounds, and whether this run already reported it; else None."""
@@ -321,13 +340,3 @@ class Tuner:
             else:
                 verdict = verdict_of(timing, arm, nbytes, floor_ns, prepared.report, claim, comparisons, rounds)
             yield trial_of(prepared.job, verdict, fidelity)
-
-
-def _processes(fidelity: str, left: Left) -> int:
-    """Return in how many processes candidates are timed: several fresh ones for finalists, else the one of the search.
-
-    Fresh processes differ by where their memory lies. Once no seconds are `left` finalists do without them, as starting
-    them is most of what a confirmation takes, and what a busy machine makes slow. By the default rule the step that a
-    finalist becomes part of is timed in fresh processes afterwards; under the rule "isolated" nothing else is.
-    """
-    return POLICY.confirm_processes if fidelity == "confirm" and left() > 0 else 1

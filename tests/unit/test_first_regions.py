@@ -201,3 +201,26 @@ def test_pytorchs_time_of_an_untried_region_is_estimated_from_tried_ones_of_its_
     trials.put(one.region.id, [])
     assert scheduler.fallback_ns(one.region) == 3000.0
     assert scheduler.fallback_ns(other.region) == 3000.0, "three times the estimate, as of the other"
+
+
+def test_a_search_that_is_short_of_time_estimates_what_pytorch_takes_where_nothing_serves(tmp_path: Path) -> None:
+    tried, unserved = of_rows(64), of_rows(128).region
+    judge: Any = Judge()
+    measured = list[str]()
+
+    def of(found: dict[str, int], seconds: float) -> float:
+        baselines: Any = SimpleNamespace(
+            has=lambda region: region.id in found, of=lambda region, _: measured.append(region.id) or found[region.id]
+        )
+        judge.now = 0.0
+        trials = RunTrials([tried], JobMaker(target()))
+        scheduler = TaskScheduler(
+            trials, judge, baselines, "dram", lambda: seconds - judge.now, estimate=lambda region: 1000.0
+        )
+        scheduler.try_first_candidates(1)
+        return scheduler.fallback_ns(unserved)
+
+    assert of({tried.region.id: 3000}, 1.0) == 3000.0, "three times the estimate"
+    assert unserved.id not in measured
+    assert of({tried.region.id: 3000, unserved.id: 7000}, 1.0) == 7000.0, "it is known"
+    assert of({tried.region.id: 3000, unserved.id: 7000}, 100.0) == 7000.0

@@ -71,3 +71,25 @@ def test_a_trial_of_several_processes_counts_before_a_late_one(
     assert desk.tuner.confirmed(task, [one], lambda: 0.0) == [both[1]]
     late = Desk(tmp_path, past=both[:1])
     assert late.tuner.confirmed(task, [one], lambda: 0.0) == both[:1], "a late one is not timed again while it is late"
+
+
+def test_finalists_take_one_process_where_the_last_ones_took_longer_than_is_left(
+    tmp_path: Path, task: TuneTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, asked, now = Desk(tmp_path), list[int](), [0.0]
+
+    def prepare(jobs: Iterable[EvaluationJob], *, depth: str = "search") -> Iterator[tuple[EvaluationJob, Prepared]]:
+        report = NumericReport(checks=(), error_ratio=1.0, cases=1, repeats=1)
+        for job in jobs:
+            yield job, Prepared(job=job, binary=Binary(digest="d"), report=report)
+
+    def time(*_: Any, **kept: Any) -> Verdict:
+        asked.append(kept["processes"])
+        now[0] += 4.0
+        return Crashed(stage="measure", signal=11)
+
+    monkeypatch.setattr(desk.judge, "prepare", prepare)
+    monkeypatch.setattr(desk.judge, "time", time)
+    for at, end_s in enumerate((1.0, 7.0, 13.0)):
+        desk.tuner.confirmed(task, tuple(task.space)[at : at + 1], lambda end_s=end_s: end_s - now[0])  # type: ignore[misc]
+    assert asked == [POLICY.confirm_processes, 1, POLICY.confirm_processes], "1 s and nothing known; 3 s; 5 s"
