@@ -25,7 +25,7 @@ from agentcompile.tasks.precision import exact, tf32
 from agentcompile.tasks.signing import Signed, sign
 from agentcompile.tasks.stirring import MOST, TABLE, applied, fill, rows_of, table_numbers
 from agentcompile.tasks.tally import Tally
-from agentcompile.tasks.torch_arms import Arms, arms_of
+from agentcompile.tasks.torch_arms import Arms, TorchArms
 from agentcompile.tasks.wire import (
     Attach,
     Baseline,
@@ -113,14 +113,15 @@ class TaskHost:
 
     def _load(self, request: Load) -> Loaded:
         torch.set_num_threads(request.threads)
-        if backend_of(request.device).own_memory:
+        on_device = backend_of(request.device).own_memory
+        if on_device:
             torch.cuda.set_device(request.device)
             exact()
         else:
             limit_memory(request.memory_bytes)  # the driver of a device maps far more than it uses
         loaded = LoadedModel(Path(request.path), request.seed, request.device)
         self._signed = sign(loaded, request.seed)
-        self._arms = arms_of(loaded, request.seed)
+        self._arms = _device_arms(loaded, request.seed) if on_device else TorchArms(loaded, request.seed)
         return self._signed.told
 
     @property
@@ -267,6 +268,12 @@ class TaskHost:
     def _buffer(self, held: _Held, name: str) -> Tensor:
         fact = next(one for one in self._signature.tensors if one.name == name)
         return held.view.buffer(name, TORCH_DTYPES[fact.dtype], fact.shape)
+
+
+def _device_arms(loaded: LoadedModel, seed: int) -> Arms:
+    from agentcompile.tasks.device_arms import DeviceArms
+
+    return DeviceArms(loaded, seed)
 
 
 def _tensors_of(inputs: Sequence[Any]) -> list[Tensor]:

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import torch
 
-from agentcompile.backends import backend_of
 from agentcompile.ir.timing import Interval
 from agentcompile.measure.clock import interval, settle
 from agentcompile.tasks.loading import LoadedModel, fault_of
@@ -35,15 +34,6 @@ class Arms(Protocol):
 
     def timed(self, name: str, batch: int) -> Timed:
         """Return the time of a batch of launches, each on another set of inputs than the one before."""
-
-
-def arms_of(loaded: LoadedModel, seed: int) -> Arms:
-    """Return the arms of a model where it lies."""
-    if not backend_of(str(loaded.device)).own_memory:
-        return TorchArms(loaded, seed)
-    from agentcompile.tasks.device_arms import DeviceArms
-
-    return DeviceArms(loaded, seed)
 
 
 class TorchArms:
