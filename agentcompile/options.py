@@ -283,12 +283,6 @@ def visible_devices(environ: Mapping[str, str] | None = None) -> str | None:
     return (os.environ if environ is None else environ).get("CUDA_VISIBLE_DEVICES")
 
 
-def show_devices(visible: str | None) -> None:
-    """Set `CUDA_VISIBLE_DEVICES` of this process, whose environment was emptied, to what `visible_devices` was."""
-    if visible is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = visible
-
-
 def _project(cwd: Path) -> tuple[Path, Mapping[str, object]] | None:
     """Return the nearest project settings, upwards from `cwd`; in one folder, `agentcompile.toml` wins."""
     for folder in (cwd, *cwd.parents):

@@ -242,7 +242,7 @@ _ON_HOST = ("launches back to back in one process, after a warm-up", "with as ma
 """How launches are timed, and those of PyTorch."""
 _ON_DEVICE = (
     "launches back to back in one process, each batch of them a CUDA graph, replayed after a warm-up between two "
-    "events. The device is kept busy until all is queued: nothing of the host is timed, the cost of launch calls neither",
+    "events. The device is kept busy until all is queued: nothing of the host is timed, no launch call either",
     "as CUDA graphs timed in the same way, with TF32 on for products and convolutions of float32 (what cannot be "
     "captured is launched call by call, and `notes` say so)",
 )

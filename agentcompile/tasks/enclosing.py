@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentcompile.options import show_devices, visible_devices
+from agentcompile.options import visible_devices
 from agentcompile.sandbox import confine, for_worker, only_compute
 from agentcompile.worker.limits import limit_memory
 
@@ -23,7 +24,8 @@ def enclose(readable: Iterable[Path], *, memory_bytes: int = 0, fenced: bool, no
     visible = visible_devices()
     if fenced:
         confine(for_worker(readable=readable, devices=nodes, memory_bytes=memory_bytes))
-        show_devices(visible)  # an environment that was emptied hides no device, and numbers would mean others
+        if visible is not None:  # the environment was emptied: no device is hidden, and numbers would mean others
+            os.putenv("CUDA_VISIBLE_DEVICES", visible)
     elif memory_bytes:
         limit_memory(memory_bytes)
 

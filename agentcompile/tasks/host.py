@@ -116,10 +116,11 @@ class TaskHost:
         on_device = backend_of(request.device).own_memory
         if on_device:
             torch.cuda.set_device(request.device)
-            exact()
         else:
             limit_memory(request.memory_bytes)  # the driver of a device maps far more than it uses
         loaded = LoadedModel(Path(request.path), request.seed, request.device)
+        if on_device:
+            exact()  # whatever the file asked for
         self._signed = sign(loaded, request.seed)
         self._arms = _device_arms(loaded, request.seed) if on_device else TorchArms(loaded, request.seed)
         return self._signed.told
