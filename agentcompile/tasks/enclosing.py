@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentcompile.options import visible_devices
 from agentcompile.sandbox import confine, for_worker, only_compute
 from agentcompile.worker.limits import limit_memory
 
@@ -21,11 +19,8 @@ def enclose(readable: Iterable[Path], *, memory_bytes: int = 0, fenced: bool, no
     Raises:
         AgentCompileError: nothing can be confined on this machine (environment).
     """
-    visible = visible_devices()
     if fenced:
         confine(for_worker(readable=readable, devices=nodes, memory_bytes=memory_bytes))
-        if visible is not None:  # the environment was emptied: no device is hidden, and numbers would mean others
-            os.putenv("CUDA_VISIBLE_DEVICES", visible)
     elif memory_bytes:
         limit_memory(memory_bytes)
 
