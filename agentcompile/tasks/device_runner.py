@@ -45,7 +45,7 @@ class DeviceRunner:
             case BindDevice():
                 try:
                     self._prepare(request)
-                except (AgentCompileError, RuntimeError) as error:  # no kernel is loaded yet
+                except (AgentCompileError, AssertionError, RuntimeError) as error:  # no kernel is loaded yet
                     return Fault(error=f"{request.device} cannot be used: {first_line(error)}", environment=True)
                 self._bind(request)
             case Launch():
@@ -60,6 +60,7 @@ class DeviceRunner:
         addresses = [mapped(file) for file in request.arenas]
         files = (Path(request.binary), Path(request.attendants))
         enclose(files, fenced=request.fenced, nodes=request.nodes)  # before the driver has threads
+        torch.zeros(1, device=request.device)  # says what is wrong where there is none
         torch.cuda.set_device(request.device)
         torch.zeros(1, device="cuda")  # makes the device's context current in this thread
         self._mirrors = [Mirror(file, one) for file, one in zip(request.arenas, addresses, strict=True)]

@@ -27,7 +27,7 @@ from agentcompile.tasks.comparing import Expected, compare
 from agentcompile.tasks.contract import contract_of, facts_of, region_of
 from agentcompile.tasks.loading import LoadedModel, TaskFault, moved
 from agentcompile.tasks.reading import read
-from agentcompile.tasks.signing import _signature
+from agentcompile.tasks.signing import _signature, wide
 from agentcompile.tasks.tally import Tally
 from agentcompile.tasks.wire import Loaded
 from tests.kernels import tasks_for_gpu as kernels
@@ -73,6 +73,14 @@ def interface(one: Task, language: WrittenLanguage = "cuda", here: Target = H100
 @pytest.fixture(scope="module")
 def softmax() -> Task:
     return task(TASKS / "softmax.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_task_runs_where_its_model_is_moved_and_mixes_no_devices(path: Path) -> None:
+    loaded = LoadedModel(path, 3, "meta")  # as another device does, it takes part in nothing with a tensor of the host
+    inputs = loaded.inputs(3)
+    made = [*loaded.run(inputs), *wide(loaded, inputs), *loaded.base]
+    assert {one.device.type for one in made} == {"meta"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
