@@ -93,6 +93,7 @@ def test_a_right_kernel_is_measured_beside_pytorch(softmax: OpenedTask) -> None:
     found = measured(judged)
     assert found["beside_incumbent"]["incumbent"] == EAGER
     assert 0.2 < found["beside_incumbent"]["speedup"] < 20, found
+    assert found["resources"], found
     assert isinstance(judged.verdict, Measured)
     assert judged.verdict.report.cases >= 7
 
