@@ -13,12 +13,17 @@ import torch
 from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.template import Source
 from agentcompile.ir.timing import Interval
-from agentcompile.tasks import device_runner, graphs, mirror
+from agentcompile.tasks import device_arms, device_runner, graphs, mirror
 from agentcompile.tasks.arena import ArenaOwner, ArenaView, Side, mapped
+from agentcompile.tasks.device_arms import ONE_BY_ONE, DeviceArms
 from agentcompile.tasks.device_runner import DeviceRunner
+from agentcompile.tasks.loading import LoadedModel
+from agentcompile.tasks.precision import exact
 from agentcompile.tasks.stirring import TABLE, applied, fill, rows_of, steps_of, table_numbers
+from agentcompile.tasks.torch_arms import EAGER
 from agentcompile.tasks.wire import BindDevice, Fault, Launch, Request, TimeKernel
 from tests.unit.fakes import linear_region
+from tests.unit.task_files import TASKS
 
 
 @pytest.mark.parametrize("side", ["after", "before"])
@@ -73,11 +78,12 @@ class Watch:
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's device, which does at once what it is asked for."""
 
-    def captured(body: Callable[[], None], *, before: Callable[[], None]) -> Graph:
-        before()
+    def captured(body: Callable[[], None], *, before: Callable[[], None] | None = None) -> Graph:
+        (before or body)()
         return Graph(body)
 
     monkeypatch.setattr(graphs, "captured", captured)
+    monkeypatch.setattr(device_arms, "captured", captured)
     monkeypatch.setattr(graphs, "Stopwatch", Watch)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: type("Stream", (), {"cuda_stream": 0}))
@@ -204,3 +210,44 @@ def test_a_device_that_cannot_be_used_is_the_machine_s_fault(device: None, monke
     )  # fmt: skip
     assert decode(Request, encode(bind)) == bind
     assert runner.handle(bind) == Fault(error="cuda:0 cannot be used: No CUDA GPUs are available", environment=True)
+
+
+class Seen(torch.nn.Module):
+    """A model that notes which inputs it was called on, and whether TF32 was on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.tf32 = list[int](), set[bool]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.append(x.data_ptr())
+        self.tf32.add(torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32)
+        return x + 1
+
+
+def test_pytorch_s_batches_walk_over_its_sets_with_tf32_on_which_is_off_elsewhere(device: None) -> None:
+    exact()
+    loaded, model = LoadedModel(TASKS / "softmax.py", 3), Seen()
+    loaded.model = model
+    arms = DeviceArms(loaded, 5)
+    assert arms.make(EAGER) == ""
+    model.calls.clear()
+    assert arms.timed(EAGER, 6).interval.ns == 1000
+    *_, a, b, c, d, e, f = model.calls
+    assert len({a, b, c, d}) == 4
+    assert (e, f) == (a, b)
+    assert model.tf32 == {True}
+    assert not torch.backends.cuda.matmul.allow_tf32
+    assert not torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = True  # as it was
+
+
+def test_a_model_that_cannot_be_captured_is_launched_one_by_one(device: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(body: Callable[[], None], **_: object) -> Graph:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(graphs, "captured", refused)
+    monkeypatch.setattr(device_arms, "captured", refused)
+    arms = DeviceArms(LoadedModel(TASKS / "softmax.py", 3), 5)
+    assert arms.make(EAGER) == ONE_BY_ONE
+    assert arms.timed(EAGER, 3).interval.ns == 1000
