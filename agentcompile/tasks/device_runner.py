@@ -15,7 +15,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.runtime.device_step import overlaps_launches
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.sites import Action
-from agentcompile.system.exhausted import first_line
+from agentcompile.system.exhausted import exhausted, first_line
 from agentcompile.tasks.arena import mapped
 from agentcompile.tasks.attending import DEVICE_STIR
 from agentcompile.tasks.enclosing import enclose
@@ -41,12 +41,19 @@ class DeviceRunner:
         Raises:
             TypeError: it is none for this process.
         """
+        if isinstance(request, BindDevice):
+            try:
+                self._prepare(request)
+            except (AgentCompileError, AssertionError, RuntimeError) as error:  # no kernel is loaded yet
+                return Fault(error=f"{request.device} cannot be used: {first_line(error)}", environment=True)
+        try:
+            return self._answered(request)
+        except (AgentCompileError, RuntimeError) as error:  # a kernel takes no memory of a device but what it is given
+            return Fault(error=first_line(error), environment=exhausted(error) == "gpu")
+
+    def _answered(self, request: Request) -> Reply:
         match request:
             case BindDevice():
-                try:
-                    self._prepare(request)
-                except (AgentCompileError, AssertionError, RuntimeError) as error:  # no kernel is loaded yet
-                    return Fault(error=f"{request.device} cannot be used: {first_line(error)}", environment=True)
                 self._bind(request)
             case Launch():
                 self._launch(request)

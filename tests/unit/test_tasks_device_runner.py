@@ -251,3 +251,18 @@ def test_a_model_that_cannot_be_captured_is_launched_one_by_one(device: None, mo
     arms = DeviceArms(LoadedModel(TASKS / "softmax.py", 3), 5)
     assert arms.make(EAGER) == ONE_BY_ONE
     assert arms.timed(EAGER, 3).interval.ns == 1000
+
+
+@pytest.mark.parametrize(
+    ("said", "environment"),
+    [("CUDA error: an illegal memory access was encountered\nmore", False), ("CUDA out of memory. Tried", True)],
+)
+def test_a_kernel_that_faults_is_told_in_a_line_and_memory_that_runs_out_is_the_machine_s(
+    said: str, environment: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(request: object) -> None:
+        raise RuntimeError(said)
+
+    runner = DeviceRunner()
+    monkeypatch.setattr(runner, "_launch", fault)
+    assert runner.handle(Launch(arena=0)) == Fault(error=said.partition("\n")[0], environment=environment)
