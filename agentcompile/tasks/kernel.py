@@ -172,6 +172,7 @@ class KernelProcess:
                 attendants=str(shop.attendants),
                 stirred=self.stirred,
             )
+        assert shop.executor is not None, "kernels for a host need one"
         return Bind(
             binary=str(built.binary),
             executor=str(shop.executor),

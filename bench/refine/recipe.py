@@ -180,7 +180,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--record", type=Path, default=None, metavar="DIR", help="keep exchanges in DIR/TASK-ARM-SEED")
     add("--replay", type=Path, default=None, metavar="DIR", help="answer from DIR/TASK-ARM-SEED and ask nobody")
     add("--eager", action="store_true", help="the baseline is PyTorch eager alone; torch.compile is not timed")
-    add("--target", default="cpu", metavar="DEVICE", help="where kernels run: cpu, cuda, cuda:N; default: %(default)s")
+    add(
+        "--target", default="cpu", metavar="DEVICE", help="where kernels run: cpu, cuda:N or auto; default: %(default)s"
+    )
     add("--threads", type=at_least(1), default=None, help="threads of kernels and of PyTorch, on a CPU")
     add("--unsafe", action="store_true", help="run written code without confining it")
     add("--out", type=Path, default=Path("refine.json"), metavar="FILE", help="the result; default: %(default)s")

@@ -128,7 +128,8 @@ _FIRST = "row == 0 && threadIdx.x == 0"
 WRONG = {
     "at large inputs alone": Wrong(
         old="const float4 x = reinterpret_cast<const float4*>(a.in0 + row * in0_d1)[threadIdx.x];",
-        new="float4 x = reinterpret_cast<const float4*>(a.in0 + row * in0_d1)[threadIdx.x]; x.x = x.x > 14.0f ? 14.0f : x.x;",
+        new="float4 x = reinterpret_cast<const float4*>(a.in0 + row * in0_d1)[threadIdx.x];\n"
+        "    x.x = x.x > 14.0f ? 14.0f : x.x;",
         checks=frozenset({"element", "error ratio"}),
     ),
     "writes before its output": Wrong(
