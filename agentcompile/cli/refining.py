@@ -22,7 +22,6 @@ from agentcompile.agents.refining import refine as run_session
 from agentcompile.agents.steering import SteeredSession
 from agentcompile.agents.teams import Listener, secrets_of, team_of, temperatures_of
 from agentcompile.agents.tree import Node
-from agentcompile.backends import backend_of
 from agentcompile.cli.exits import recorded
 from agentcompile.cli.flow import REAL, Flow, OpenRegion
 from agentcompile.cli.render import Reporter, Screen, tee
@@ -293,9 +292,6 @@ def _task_checked(options: Options, asked: Asked) -> None:
     if asked.region:
         text = f"--region: {asked.region[:80]!r}, but {options.model} is a task, which has no regions"
         raise AgentCompileError(text, hint="leave --region out, or name a checkpoint")
-    if options.target != "auto" and backend_of(options.target).own_memory:
-        text = f"--target: {options.target}, but kernels for tasks are judged on the CPU alone"
-        raise AgentCompileError(text, hint="--target cpu")
 
 
 def _secrets(options: Options, asked: Asked) -> tuple[str, ...]:

@@ -26,5 +26,7 @@ def flags(target: Target) -> tuple[str, ...]:
 def prologue(template: Template, region: Region, params: Params, target: Target) -> str:
     """Return the prologue of the program text; `template` gives the launches and workspaces, `region` the shapes."""
     lines = [f"// {template.id}, specialised; generated: edit the template instead", *_TYPES]
+    if any(port.dtype == "int8" for port in region.ports):
+        lines.append("using int8_t = signed char;")
     lines += [*constants(region, params, target), *interface(template, region)]
     return "\n".join(lines) + "\n"

@@ -20,7 +20,7 @@ _ERROR_CHARACTERS = 4000
 
 
 def main(role: str, parent: int) -> None:
-    """Answer requests until the pipe ends; `role` is ``task`` or ``kernel``."""
+    """Answer requests until the pipe ends; `role` is ``task``, ``kernel`` or ``device``."""
     requests, replies = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -41,6 +41,10 @@ def _handler(role: str) -> Handler:
         from agentcompile.tasks.host import TaskHost
 
         return TaskHost().handle
+    if role == "device":
+        from agentcompile.tasks.device_runner import DeviceRunner
+
+        return DeviceRunner().handle
     from agentcompile.tasks.runner import Runner
 
     return Runner().handle

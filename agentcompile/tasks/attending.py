@@ -10,10 +10,11 @@ import ctypes
 import os
 from pathlib import Path
 
+from agentcompile.backends import backend_of
 from agentcompile.build import Binary, Toolchain, compile
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Launch, Source
-from agentcompile.materialize import isa_flags
+from agentcompile.materialize import cuda, isa_flags
 from agentcompile.runtime.native import Call, Executor, Library, Program
 from agentcompile.system.store import Store
 
@@ -43,19 +44,32 @@ extern "C" void modes(const modes_args& a, int rank, int size) {
 #endif
 }
 """
+_DEVICE_TEXT = r"""
+struct stir_args { long long* table; char* tensor; };
+extern "C" __global__ void stir(const __grid_constant__ stir_args a) {
+    const long long* change = a.table + 2 + 2 * a.table[0]++;
+    const char* bytes = (const char*)(change + 1);
+    for (long long i = 0; i < a.table[1]; ++i) a.tensor[change[0] + i] = bytes[i];
+}
+"""
+DEVICE_STIR = Launch(entry=STIR, arguments=("table", "tensor"), grid=("1",), block=("1",))
+"""The launch of our own kernel on a device, one thread."""
 _FACTS = {"Umask": "umask", "SigBlk": "blocked signals", "SigIgn": "signal handlers", "SigCgt": "signal handlers",
           "Threads": "threads"}  # fmt: skip
 """Lines of /proc/self/status, and what they are called."""
 
 
 def build_attendants(store: Store, toolchain: Toolchain, target: Target) -> Path:
-    """Build our own kernels.
+    """Build our own kernels; on a device there is but the one that changes inputs.
 
     Raises:
         RuntimeError: the compiler cannot build them.
     """
     launches = (Launch(entry=STIR, arguments=("table", "tensor")), Launch(entry=_MODES, arguments=("out",)))
     source = Source(language="cpp", text=_TEXT, launches=launches, workspaces=(), flags=isa_flags(target))
+    if backend_of(target.kind).own_memory:
+        flags = cuda.flags(target)
+        source = Source(language="cuda", text=_DEVICE_TEXT, launches=(DEVICE_STIR,), workspaces=(), flags=flags)
     made = compile(source, store, toolchain=toolchain, limit_s=_LIMIT_S)
     if not isinstance(made, Binary):
         raise RuntimeError(f"kernels of our own do not build: {made}")

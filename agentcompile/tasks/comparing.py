@@ -24,6 +24,12 @@ RATIO: dict[str, float] = {"bf16": 1.5, "fp16": 1.5, "fp32": 32.0, "fp64": 32.0}
 float32: a plain loop over thousands of terms errs some ten times as much as PyTorch's blocked sums do, a product of
 numbers that were rounded to tf32, fp16 or bf16 some thousand times. The narrow types: their last rounding dominates.
 """
+TF32_RATIO = 3.0
+"""The same for a float32 output in units of PyTorch's error with TF32 on, where PyTorch is timed with it.
+
+Products of numbers that were rounded to tf32 or fp16 err as much, those of numbers that were cut to tf32 twice as much,
+and those of bf16 eight times.
+"""
 PEAK = 8.0
 """The error of one element in units of its row's own, beside `RATIO`; a row's own is that of rounding at least."""
 
@@ -40,6 +46,8 @@ class Expected:
     """PyTorch's result in the task's dtype."""
     moved: tuple[Tensor, ...]
     """The reference at inputs that moved by a rounding."""
+    fast: Tensor | None = None
+    """PyTorch's result with TF32 on, where it is timed with it."""
 
 
 def compare(tally: Tally, y: Tensor, expected: Expected, label: str) -> None:
@@ -58,6 +66,9 @@ def compare(tally: Tally, y: Tensor, expected: Expected, label: str) -> None:
     errors = [torch.where(finite, other - reference, 0.0) for other in (own, *expected.moved)]
     error = torch.where(finite, wide - reference, 0.0)
     ratio = RATIO[expected.dtype]
+    if expected.fast is not None and expected.dtype == "fp32":
+        fast = expected.fast.double()
+        errors.append(torch.where(finite & fast.isfinite(), fast - reference, 0.0) * (TF32_RATIO / ratio))
     step = rounding(torch.where(finite, reference, 0.0).abs(), expected.dtype)
     # Where one element is nearly all of a row, as in a softmax, PyTorch's error is that one's, and may be zero by luck.
     row = torch.stack([_row_rms(one) for one in (*errors, step)]).amax(0)
@@ -66,7 +77,7 @@ def compare(tally: Tally, y: Tensor, expected: Expected, label: str) -> None:
     if over.numel():
         worst = int(over.argmax())
         at = list(_index(worst, over.shape))
-        told = f"{where}{at} is {float(wide.view(-1)[worst])!r} and not {float(reference.view(-1)[worst])!r}"
+        told = f"{where}{at} is {float(wide.view(-1)[worst])!r} and not {float(reference.reshape(-1)[worst])!r}"
         tally.add("element", float(error.abs().view(-1)[worst]), float(allowed.view(-1)[worst]), told)
     earned = max(rms(torch.where(finite, rounded - reference, 0.0)), *(rms(one) for one in errors), TINY)
     taken = rms(error) / earned
@@ -106,7 +117,7 @@ def _indices(tally: Tally, y: Tensor, expected: Expected, where: str) -> None:
     if count:
         worst = int((~same).view(-1).to(torch.int8).argmax())
         at = list(_index(worst, same.shape))
-        detail = f"{where}{at} is {int(y.view(-1)[worst])} and not {int(expected.reference.view(-1)[worst])}"
+        detail = f"{where}{at} is {int(y.view(-1)[worst])} and not {int(expected.reference.reshape(-1)[worst])}"
     tally.add("indices", float(count), 0.0, detail)
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Contract, Times, WrittenLanguage
 from agentcompile.ir.digest import Json, digest
@@ -107,6 +108,8 @@ def contract_of(
     """
     language_for(task.path, language, target)
     told, signature, region = task.told, task.told.signatures[0], region_of(task)
+    backend = backend_of(target.kind)
+    unit = backend.unit if backend.own_memory else "worker threads"
     residency = residency_of(region, target)
     by_bytes, by_flops = floors_ns(told, ceiling, residency)
     interface: dict[str, Json] = {
@@ -130,12 +133,12 @@ def contract_of(
         "magnitudes": magnitudes(told),
         "tolerance": tolerance(told, signature),
         "launch": calling(region, language, target),
-        "timing": _timing(region),
+        "timing": _timing(region, target),
         "manifest": _manifest(region, language),
         "names": {
             "values": dict(constants_of(region, target)),
             "about": "names that expressions and kernels may read, beside parameters; NAME_d0 is the first extent of "
-            "port NAME; `threads` are worker threads; also isa_X, as in the head of the program",
+            f"port NAME; `threads` are {unit}; also isa_X, as in the head of the program",
         },
         "forbidden": forbidden(language),
         "machine": machine(target, processor or {}),
@@ -178,17 +181,18 @@ def _manifest(region: Region, language: WrittenLanguage) -> Json:
     return found | {"answer": shown[0], "keys": shown[1]}
 
 
-def _timing(region: Region) -> Json:
+def _timing(region: Region, target: Target) -> Json:
     """Return how a kernel is timed: what a launch finds in which cache follows from the numbers."""
     shared = sum(port.numel * ITEM_BYTES[port.dtype] for port in region.ports if port.role == "weight")
+    how, beside = _ON_DEVICE if backend_of(target.kind).own_memory else _ON_HOST
     return {
         "sets": SETS if region.cost.bytes <= LARGE_BYTES else FEW_SETS,
         "bytes_a_set": region.cost.bytes - shared,
         "bytes_shared": shared,
-        "about": "launches back to back in one process, after a warm-up. They walk over `sets` sets of inputs, outputs "
-        "and workspaces, one a launch, in turn; parameters (bytes_shared) are the same in all. There are "
+        "about": f"{how}. They walk over `sets` sets of inputs, outputs and workspaces, one a launch, in turn; "
+        "parameters (bytes_shared) are the same in all. There are "
         f"{SETS} sets, and {FEW_SETS} where one, with parameters and workspaces, has more than {LARGE_BYTES >> 20} "
-        "MiB. Rounds of PyTorch's fastest form, with as many threads, alternate with them: measured.baseline",
+        f"MiB. Rounds of PyTorch's fastest form, {beside}, alternate with them: measured.baseline",
     }
 
 
@@ -234,6 +238,14 @@ def _told(one: TensorFact) -> Json:
     }
 
 
+_ON_HOST = ("launches back to back in one process, after a warm-up", "with as many threads")
+"""How launches are timed, and those of PyTorch."""
+_ON_DEVICE = (
+    "launches back to back in one process, each batch of them a CUDA graph, replayed after a warm-up between two "
+    "events. The device is kept busy until all is queued: nothing of the host is timed, no launch call either",
+    "as CUDA graphs timed in the same way, with TF32 on for products and convolutions of float32 (what cannot be "
+    "captured is launched call by call, and `notes` say so)",
+)
 _IDLE = ("layouts", "rounds", "accumulation")
 """Keys of a manifest that are as usual for every task: nothing of a task is packed, and its tolerance is its own."""
 _ROLE_WORDS = {

@@ -6,7 +6,7 @@ In: what a task's process told. Out: JSON, from the same numbers by which kernel
 from __future__ import annotations
 
 from agentcompile.ir.digest import Json
-from agentcompile.tasks.comparing import PEAK, RATIO
+from agentcompile.tasks.comparing import PEAK, RATIO, TF32_RATIO
 from agentcompile.tasks.inputs import FURTHEST, JITTER, NUDGED, SCALES, SHAPE_CASES
 from agentcompile.tasks.wire import Loaded, Signature
 from agentcompile.validate.tolerance import ROUNDING_SLACK, ROUNDOFF, ROW_ELEMENTS, SUBNORMAL, TINY
@@ -69,6 +69,13 @@ def tolerance(told: Loaded, signature: Signature) -> Json:
             "not_finite": "NaN and infinities exactly where r, rounded to the dtype, or PyTorch's own result has them; "
             "where p or m is not finite, a finite y is not compared",
         }
+    if told.tf32 and "fp32" in floats.values():
+        found["q"] = "what PyTorch makes with TF32 on for products and convolutions of float32"
+        found["tf32"] = (
+            f"where the output is fp32, {TF32_RATIO:g} / k * rms_row(q - r) is among those of E_row, and "
+            f"{TF32_RATIO:g} / k * rms(q - r) among those of E: products of numbers rounded to tf32 or fp16 pass where "
+            "PyTorch's own differ by TF32, those of bf16 do not"
+        )
     if len(floats) < len(dtypes):
         found["indices"] = "whole numbers are equal to r, or, element by element, to p or m"
     return {

@@ -9,8 +9,10 @@ from agentcompile.sandbox import confine, for_worker, only_compute
 from agentcompile.worker.limits import limit_memory
 
 
-def enclose(readable: Iterable[Path], *, memory_bytes: int, fenced: bool) -> None:
+def enclose(readable: Iterable[Path], *, memory_bytes: int = 0, fenced: bool, nodes: Iterable[str] = ()) -> None:
     """Limit this process's memory, and where it is `fenced` confine it for ever: it may read `readable`, no more.
+
+    With the device `nodes` of an accelerator its memory has no limit: a driver maps far more than it uses.
 
     It has one thread now, and has opened what it needs from elsewhere.
 
@@ -18,8 +20,8 @@ def enclose(readable: Iterable[Path], *, memory_bytes: int, fenced: bool) -> Non
         AgentCompileError: nothing can be confined on this machine (environment).
     """
     if fenced:
-        confine(for_worker(readable=readable, memory_bytes=memory_bytes))
-    else:
+        confine(for_worker(readable=readable, devices=nodes, memory_bytes=memory_bytes))
+    elif memory_bytes:
         limit_memory(memory_bytes)
 
 

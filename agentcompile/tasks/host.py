@@ -15,15 +15,17 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from agentcompile.backends import backend_of
 from agentcompile.ops.reference import DTYPES as TORCH_DTYPES
 from agentcompile.tasks.arena import ArenaView
 from agentcompile.tasks.comparing import Expected, compare
 from agentcompile.tasks.inputs import SHAPE_SCALES, nudged, randomised
 from agentcompile.tasks.loading import LoadedModel, TaskFault
+from agentcompile.tasks.precision import exact, tf32
 from agentcompile.tasks.signing import Signed, sign
 from agentcompile.tasks.stirring import MOST, TABLE, applied, fill, rows_of, table_numbers
 from agentcompile.tasks.tally import Tally
-from agentcompile.tasks.torch_arms import TorchArms
+from agentcompile.tasks.torch_arms import Arms, TorchArms
 from agentcompile.tasks.wire import (
     Attach,
     Baseline,
@@ -72,7 +74,7 @@ class TaskHost:
 
     def __init__(self) -> None:
         self._signed: Signed | None = None
-        self._arms: TorchArms | None = None
+        self._arms: Arms | None = None
         self._held: list[_Held] = []
         self._attach: Attach | None = None
 
@@ -100,7 +102,7 @@ class TaskHost:
                 case Examine():
                     return self._examine(self._held[request.arena])
                 case Baseline():
-                    self._torch.make(request.name)
+                    return Done(note=self._torch.make(request.name))
                 case TimeBaseline():
                     return self._torch.timed(request.name, request.batch)
                 case _:
@@ -110,15 +112,21 @@ class TaskHost:
         return Done()
 
     def _load(self, request: Load) -> Loaded:
-        limit_memory(request.memory_bytes)
         torch.set_num_threads(request.threads)
-        loaded = LoadedModel(Path(request.path), request.seed)
+        on_device = backend_of(request.device).own_memory
+        if on_device:
+            torch.cuda.set_device(request.device)
+        else:
+            limit_memory(request.memory_bytes)  # the driver of a device maps far more than it uses
+        loaded = LoadedModel(Path(request.path), request.seed, request.device)
+        if on_device:
+            exact()  # whatever the file asked for
         self._signed = sign(loaded, request.seed)
-        self._arms = TorchArms(loaded, request.seed)
+        self._arms = _device_arms(loaded, request.seed) if on_device else TorchArms(loaded, request.seed)
         return self._signed.told
 
     @property
-    def _torch(self) -> TorchArms:
+    def _torch(self) -> Arms:
         assert self._arms is not None
         return self._arms
 
@@ -155,6 +163,7 @@ class TaskHost:
         task.loaded.set_parameters(held.parameters)
         try:
             own = task.loaded.run(_copies(held.inputs))
+            fast = self._fast(held)
             reference = task.wide(held.inputs) if task.told.wide else own
             moved = [self._moved(held, generator) for _ in range(_MOVES)]
         finally:
@@ -167,9 +176,17 @@ class TaskHost:
                 reference=reference[at].double() if own[at].is_floating_point() else reference[at],
                 own=own[at],
                 moved=tuple(one[at].double() if own[at].is_floating_point() else one[at] for one in moved),
+                fast=fast[at] if fast else None,
             )
             for at, fact in enumerate(facts)
         ]
+
+    def _fast(self, held: _Held) -> list[Tensor]:
+        """Return PyTorch's results with TF32 on, where it is timed with it; otherwise none."""
+        if not self._task.told.tf32:
+            return []
+        with tf32():
+            return self._task.loaded.run(_copies(held.inputs))
 
     def _moved(self, held: _Held, generator: torch.Generator) -> list[Tensor]:
         """Return the reference at inputs and parameters that moved by float32's rounding, or by float64's."""
@@ -180,7 +197,7 @@ class TaskHost:
             if not tensor.is_floating_point():
                 return tensor
             unit = 2.0**-53 if tensor.dtype == torch.float64 else 2.0**-24
-            noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+            noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
             there = tensor.double() * (1 + unit * noise)
             return there if wide else there.to(tensor.dtype)
 
@@ -201,7 +218,8 @@ class TaskHost:
     def _stir(self, request: Stir) -> None:
         held = self._held[request.arena]
         table = held.view.buffer(TABLE, torch.int64, (table_numbers(),))
-        fill(table, held.sources[request.port], min(request.steps, MOST), torch.Generator().manual_seed(request.seed))
+        source, generator = held.sources[request.port].cpu(), torch.Generator().manual_seed(request.seed)
+        fill(table, source, min(request.steps, MOST), generator)
         held.changes = request.port, rows_of(table, min(request.steps, MOST))
 
     def _renew(self, held: _Held, *, undo: bool) -> None:
@@ -209,7 +227,7 @@ class TaskHost:
         if undo:
             self._buffer(held, port).copy_(held.sources[port])
             return
-        changed = applied(rows, held.sources[port])
+        changed = applied(rows, held.sources[port].cpu()).to(self._task.loaded.device)
         leaves, spec = pytree.tree_flatten(list(held.inputs))
         tensors = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         leaves[tensors[self._names("input").index(port)]] = changed.clone()
@@ -222,7 +240,7 @@ class TaskHost:
         assert self._attach is not None
         broken = held.view.broken()
         tally.claim("memory", not broken, f"{held.label}: something was written around {', '.join(broken)}")
-        changed = [name for name, tensor in held.sources.items() if not _same(self._buffer(held, name), tensor)]
+        changed = [name for name, tensor in held.sources.items() if not _same(self._seen(held, name), tensor)]
         tally.claim("inputs", not changed, f"{held.label}: {', '.join(changed)} changed: only outputs may be written")
         for name in changed:
             self._buffer(held, name).copy_(held.sources[name])
@@ -233,7 +251,7 @@ class TaskHost:
         ]
         tally.claim("zeroed", not left, f"{held.label}: {', '.join(left)} must be zeros again after every launch")
         for expected in held.expected:
-            y = self._buffer(held, expected.name)
+            y = self._seen(held, expected.name)
             compare(tally, y, expected, held.label)
             first = held.first.setdefault(expected.name, y.clone())
             if self._attach.deterministic:
@@ -244,9 +262,19 @@ class TaskHost:
     def _names(self, role: Any) -> list[str]:
         return [fact.name for fact in self._signature.of(role)]
 
+    def _seen(self, held: _Held, name: str) -> Tensor:
+        """Return a buffer where the model is: itself, or a copy on the device."""
+        return self._buffer(held, name).to(self._task.loaded.device)
+
     def _buffer(self, held: _Held, name: str) -> Tensor:
         fact = next(one for one in self._signature.tensors if one.name == name)
         return held.view.buffer(name, TORCH_DTYPES[fact.dtype], fact.shape)
+
+
+def _device_arms(loaded: LoadedModel, seed: int) -> Arms:
+    from agentcompile.tasks.device_arms import DeviceArms
+
+    return DeviceArms(loaded, seed)
 
 
 def _tensors_of(inputs: Sequence[Any]) -> list[Tensor]:

@@ -103,7 +103,7 @@ def randomised(tensors: Sequence[Tensor], generator: torch.Generator) -> list[Te
 
 
 def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    noise = torch.randn(tensor.shape, generator=generator)
+    noise = torch.randn(tensor.shape, generator=generator).to(tensor.device)
     wide = tensor.float()
     finite = wide.isfinite()
     if bool((wide == 0).all()):

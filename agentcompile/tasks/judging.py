@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentcompile import check
-from agentcompile.build import compile
+from agentcompile.build import compile, resources_of
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Contract, Judged, Times, Written
 from agentcompile.ir.cleaning import clean
@@ -227,6 +227,9 @@ class TaskJudge:
         told = feedback.told(verdict, self._regions[0], self._contract.floor_ns, _beside(verdict))
         told |= {"params": dict(params), "points": feedback.points(found), "confirmed": confirmed}
         told["admissible"] = isinstance(verdict, Measured) and verdict.measurement.comparison == "FASTER"
+        if self._shop.own_memory and isinstance(verdict, (Measured, Impossible, Incorrect)):
+            source = self._rebuilt(template, params).source
+            told["resources"] = feedback.resources(resources_of(source, self._shop.store, self._shop.target.toolchain))
         if not isinstance(verdict, Measured):
             return Judged(verdict=verdict, feedback=told)
         # The baseline's own share of the reference comes from rounds of their own, side by side as well.

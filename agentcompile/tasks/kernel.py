@@ -12,13 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentcompile.backends import backend_of
 from agentcompile.build import Toolchain
+from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Target
 from agentcompile.ir.template import Source, Template
 from agentcompile.ir.timing import Interval
 from agentcompile.ir.trial import Crashed, Disturbed, NumericReport, Stage, TimedOut
+from agentcompile.sandbox import device_nodes
 from agentcompile.system.store import Store
 from agentcompile.tasks.arena import ArenaOwner, Side, close_all
 from agentcompile.tasks.inputs import Case, cases
@@ -27,8 +30,10 @@ from agentcompile.tasks.process import Child
 from agentcompile.tasks.stirring import TABLE, stirred_input, table_numbers
 from agentcompile.tasks.tally import Tally
 from agentcompile.tasks.wire import (
+    ArenaFile,
     Attach,
     Bind,
+    BindDevice,
     Done,
     Draw,
     Examine,
@@ -73,13 +78,20 @@ class Workshop:
     target: Target
     toolchain: Toolchain
     store: Store
-    executor: Path
-    """The executor of launch lists, built."""
+    executor: Path | None
+    """The executor of launch lists, built; None where a device has launches of its own."""
     ceiling: Ceiling
     attendants: Path
     """Kernels of our own in the process of a written one, built (`attending`)."""
     fenced: bool = True
     """Whether compilers and kernels run behind a fence (`agentcompile.sandbox`)."""
+    device: str = "cpu"
+    """PyTorch's name of the device on which kernels run."""
+
+    @property
+    def own_memory(self) -> bool:
+        """Whether kernels run on a device with memory of its own, which no code of a kernel leaves."""
+        return backend_of(self.device).own_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,43 +128,63 @@ class KernelProcess:
         Raises:
             KernelDeath: the process ends when the kernel is loaded.
         """
-        self._task, self.built = task, built
+        self._task, self.built, self._shop = task, built, shop
+        self.on_device, self._given = shop.own_memory, False
+        """Whether code of the kernel runs on a device alone, so that this process and its clock are ours."""
         self.changed, self.took_ns = "", 0
-        """What the kernel left changed in its process, and what the last timed launches took of a core."""
+        """What the kernel left changed in its process, and what the last timed launches took of a core, or there."""
         self._stage: Stage = "measure" if timed else "validate"
         self.stirred = stirred_input(task.told.signatures[built.shape]) if timed else ""
         """The input that may be changed between timed launches; "" for none."""
         sizes = built.sizes | ({TABLE: 8 * table_numbers()} if self.stirred else {})
-        self._owners = [ArenaOwner(sizes, _SIDES[0 if timed else at % 2]) for at in range(sets)]
+        self._owners = [ArenaOwner(sizes, _side(at, timed=timed, on_device=self.on_device)) for at in range(sets)]
         try:
             files = tuple(owner.file for owner in self._owners)
             deterministic = built.template.deterministic
             scratch = built.scratch
             attach = Attach(arenas=files, scratch=scratch, shape=built.shape, deterministic=deterministic)
             task.ask(attach, task.limits.check_s)
-            self._child = Child("kernel")
+            self._child = Child("device" if self.on_device else "kernel")
         except BaseException:
             close_all(self._owners)
             raise
         shared = [one.name for one in built.region.ports if one.role == "weight"] if timed else []
-        launches = tuple((launch.entry, launch.arguments) for launch in built.source.launches)
-        bind = Bind(
-            binary=str(built.binary),
-            executor=str(shop.executor),
-            threads=shop.target.threads,
-            launches=launches,
-            arenas=files,
-            shared=tuple(shared),
-            memory_bytes=task.limits.memory_bytes,
-            fenced=shop.fenced,
-            attendants=str(shop.attendants),
-            stirred=self.stirred,
-        )
+        bind = self._binding(files, tuple(shared))
         try:
             self._ask(bind, task.limits.bind_s)
         except BaseException:
             self.close()
             raise
+
+    def _binding(self, files: tuple[ArenaFile, ...], shared: tuple[str, ...]) -> Bind | BindDevice:
+        built, shop = self.built, self._shop
+        if self.on_device:
+            return BindDevice(
+                binary=str(built.binary),
+                source=built.source,
+                region=built.region,
+                arch=shop.target.arch,
+                device=shop.device,
+                nodes=device_nodes(),
+                arenas=files,
+                shared=shared,
+                fenced=shop.fenced,
+                attendants=str(shop.attendants),
+                stirred=self.stirred,
+            )
+        assert shop.executor is not None, "kernels for a host need one"
+        return Bind(
+            binary=str(built.binary),
+            executor=str(shop.executor),
+            threads=shop.target.threads,
+            launches=tuple((launch.entry, launch.arguments) for launch in built.source.launches),
+            arenas=files,
+            shared=shared,
+            memory_bytes=self._task.limits.memory_bytes,
+            fenced=shop.fenced,
+            attendants=str(shop.attendants),
+            stirred=self.stirred,
+        )
 
     @property
     def pid(self) -> int:
@@ -163,9 +195,14 @@ class KernelProcess:
         """Launch it; `KernelDeath` when that hangs or crashes."""
         self._ask(Launch(arena=arena, repeat=repeat, order=order), self._task.limits.launch_s)
 
-    def interval(self, batch: int, *, stirred: bool = False) -> Interval:
-        """Time a batch, with an input changed before each launch where `stirred`; `KernelDeath` as in `launch`."""
-        told = self._ask(TimeKernel(batch=batch, stirred=stirred), self._task.limits.measure_s)
+    def interval(self, batch: int, *, stirred: bool = False, shown: bool = False) -> Interval:
+        """Time a batch, with an input changed before each launch where `stirred`; `KernelDeath` as in `launch`.
+
+        `shown`: its results are looked at. A device's copies of the inputs stay as they are otherwise.
+        """
+        request = TimeKernel(batch=batch, stirred=stirred, shown=shown or not self._given)
+        told = self._ask(request, self._task.limits.measure_s)
+        self._given = True
         assert isinstance(told, Timed)
         self.took_ns = told.took_ns
         return told.interval
@@ -184,6 +221,9 @@ class KernelProcess:
                 raise KernelDeath(Crashed(stage=stage, signal=outcome.signal, detail=outcome.detail))
             case Expired():
                 raise KernelDeath(TimedOut(stage=stage, limit_s=outcome.limit_s))
+            case Fault(environment=True):
+                hint = "agentcompile doctor says what devices are there; end what else uses this one"
+                raise AgentCompileError(outcome.error, exit_code=ExitCode.ENVIRONMENT, hint=hint)
             case Fault():
                 raise KernelDeath(Crashed(stage=stage, signal=0, detail=outcome.error))
             case Done() | Timed():
@@ -191,6 +231,11 @@ class KernelProcess:
                 return outcome
             case _:
                 return outcome
+
+
+def _side(at: int, *, timed: bool, on_device: bool) -> Side:
+    """Return where the arena number `at` ends next to nothing; what is timed on a device begins at whole lines."""
+    return _SIDES[int(on_device) if timed else at % 2]
 
 
 @contextmanager

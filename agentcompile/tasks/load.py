@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.kind import TASK
 from agentcompile.tasks.files import digest_of
@@ -42,16 +43,18 @@ class TaskLimits:
 class LoadedTask:
     """A task and the process that holds it; it belongs to one thread at a time and is closed at the end of a block."""
 
-    def __init__(self, path: Path, *, threads: int, seed: int, limits: TaskLimits) -> None:
-        """Load the task.
+    def __init__(self, path: Path, *, threads: int, seed: int, limits: TaskLimits, device: str = "cpu") -> None:
+        """Load the task; its model and inputs lie on `device`.
 
         Raises:
             AgentCompileError: the file is no sound task (usage); no process can be started (environment).
         """
-        self.path, self.limits = path, limits
+        self.path, self.limits, self.device = path, limits, device
         self.digest = digest_of(path)
         self._child = Child("task")
-        request = Load(path=str(path.resolve()), seed=seed, threads=threads, memory_bytes=limits.memory_bytes)
+        request = Load(
+            path=str(path.resolve()), seed=seed, threads=threads, memory_bytes=limits.memory_bytes, device=device
+        )
         try:
             told = self.ask(request, limits.load_s)
         except BaseException:
@@ -74,6 +77,11 @@ class LoadedTask:
     def kind(self) -> str:
         """What the task is called as a kind of region: ``task-`` and the file's name in small letters."""
         return f"{TASK}{re.sub(r'[^a-z0-9]+', '-', self.path.stem.lower()).strip('-') or 'file'}"
+
+    @property
+    def on_device(self) -> bool:
+        """Whether its model lies in a device's memory, as its kernels' buffers do."""
+        return backend_of(self.device).own_memory
 
     @property
     def pid(self) -> int:
@@ -104,7 +112,8 @@ class LoadedTask:
                 raise AgentCompileError(f"{self.path}: {outcome.error}", hint=outcome.hint)
             case Fault():
                 last = outcome.error.strip().rpartition("\n")[2]
-                memory = "can't allocate memory" in outcome.error or "MemoryError" in outcome.error
+                words = ("can't allocate memory", "MemoryError", "out of memory")
+                memory = any(one in outcome.error for one in words)
                 hint = "make its tensors smaller" if memory else "run the file with PyTorch alone"
                 raise AgentCompileError(f"{self.path}: {_DOING[request.kind]} failed: {last[:300]}", hint=hint)
             case _:

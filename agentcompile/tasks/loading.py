@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from agentcompile.backends import backend_of
 from agentcompile.catalog.semantics import RESERVED
 from agentcompile.ir.graph import DType
 from agentcompile.ir.scope import TARGET_NAMES
@@ -33,6 +34,8 @@ DTYPES: dict[torch.dtype, DType] = {
 _FORMAT = "the format is KernelBench's: class Model(nn.Module), get_inputs() and get_init_inputs()"
 _DEVICE = re.compile("cuda|nvidia", re.IGNORECASE)
 LEAVE_DEVICES = "leave devices to the caller: make tensors and modules without .cuda() and device="
+_NAME_A_GPU = f"--target cuda:0, where there is one; or {LEAVE_DEVICES}"
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 _SKIPPED = ("num_batches_tracked",)
 """Tensors of modules that evaluation never reads."""
 
@@ -48,14 +51,14 @@ class TaskFault(Exception):
 class LoadedModel:
     """The model of a task with the functions of its file."""
 
-    def __init__(self, path: Path, seed: int) -> None:
-        """Load the file, make its model in evaluation mode.
+    def __init__(self, path: Path, seed: int, device: str = "cpu") -> None:
+        """Load the file, make its model in evaluation mode on `device`, to which inputs are moved, too.
 
         Raises:
             TaskFault: the file cannot be loaded, or lacks something.
         """
-        self.path, self._seed = path, seed
-        self._module = _module(path)
+        self.path, self._seed, self.device = path, seed, torch.device(device)
+        self._module = _module(path, self.device)
         self._draw = self._function("get_inputs")
         self._draw_at = getattr(self._module, "get_inputs_at", None)
         made = getattr(self._module, "Model", None)
@@ -64,10 +67,10 @@ class LoadedModel:
         reseed(seed)
         values, named = arguments(made, self._init_inputs())
         model = self._guarded("Model(*get_init_inputs())", lambda: made(*values, **named))
-        self.model = model.eval().requires_grad_(False)
+        self.model = self._guarded("Model.to(device)", lambda: moved(model.eval().requires_grad_(False), self.device))
         self.tensors = list(_tensors(self.model))
         self.base = [tensor.detach().clone() for _, tensor in self.tensors]
-        self.wide = _widened(self.model)
+        self.wide = self._guarded("Model.double()", lambda: _widened(self.model))
         self.wide_tensors = [tensor for _, tensor in _tensors(self.wide)]
 
     @property
@@ -92,7 +95,8 @@ class LoadedModel:
             raise TaskFault("get_inputs() gives no list of inputs", "return a list of tensors, with one at least")
         if not any(isinstance(one, Tensor) for one in pytree.tree_leaves(list(found))):
             raise TaskFault("get_inputs() gives no tensor", "return a list of tensors, with one at least")
-        return [scaled_tree(one, scale) for one in found]
+        there = self._guarded("moving inputs", lambda: placed(list(found), self.device))
+        return [scaled_tree(one, scale) for one in there]
 
     def run(self, inputs: Sequence[Any], *, wide: bool = False) -> list[Tensor]:
         """Return the outputs of the model, or of its copy in float64, as a flat list.
@@ -136,19 +140,21 @@ class LoadedModel:
         except TaskFault:
             raise
         except BaseException as error:
-            raise fault_of(error, what, self.path) from error
+            raise fault_of(error, what, self.path, self.device) from error
 
 
-def fault_of(error: BaseException, what: str, path: Path) -> TaskFault:
+def fault_of(error: BaseException, what: str, path: Path, device: torch.device) -> TaskFault:
     """Return what an exception of a task's own code says about the task, with the line where that code was."""
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error) or "not enough memory" in str(error):
+    if isinstance(error, MemoryError) or any(words in str(error) for words in _NO_MEMORY):
         return TaskFault(f"{what} needs more memory than it may have", "make its tensors smaller, or allow it more")
     if isinstance(error, ModuleNotFoundError):
         return TaskFault(f"{what}: it imports {error.name}, which is not installed", f"install {error.name}")
     line = _line(error, path)
     said = f"{what}{line}: {type(error).__name__}: {str(error)[:300]}"
+    if backend_of(str(device)).own_memory:
+        return TaskFault(said, f"run the file with its model and inputs on {device} with PyTorch alone until it works")
     if _DEVICE.search(str(error)):
-        return TaskFault(f"it needs a GPU, and kernels for tasks are judged on the CPU alone: {said}", LEAVE_DEVICES)
+        return TaskFault(f"it needs a GPU, and the target is the CPU: {said}", _NAME_A_GPU)
     return TaskFault(said, "run the file on the CPU with PyTorch alone until it works")
 
 
@@ -193,7 +199,7 @@ def _line(error: BaseException, path: Path) -> str:
     return found
 
 
-def _module(path: Path) -> types.ModuleType:
+def _module(path: Path, device: torch.device) -> types.ModuleType:
     """Execute a file as a module of its own; files beside it can be imported."""  # noqa: DOC501
     module = types.ModuleType(f"task_{re.sub(r'[^a-zA-Z0-9_]', '_', path.stem)}")
     module.__file__ = str(path)
@@ -202,7 +208,7 @@ def _module(path: Path) -> types.ModuleType:
     try:
         exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
-        raise fault_of(error, "importing it", path) from error
+        raise fault_of(error, "importing it", path, device) from error
     return module
 
 
@@ -222,6 +228,18 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from ((qualified, tensor) for qualified, _, _, tensor in _places(model))
 
 
+def moved(model: nn.Module, device: torch.device) -> nn.Module:
+    """Move a model with all that it holds to a device; tensors that several modules share stay one tensor."""
+    there = dict[int, tuple[Tensor, Tensor]]()  # the first of each pair is kept, so that no other has its number
+    for module in model.modules():
+        held: tuple[dict[str, Any], ...] = (module._buffers, vars(module))
+        for names in held:
+            for name, tensor in names.items():
+                if isinstance(tensor, Tensor):
+                    names[name] = there.setdefault(id(tensor), (tensor, tensor.to(device)))[1]
+    return model.to(device)
+
+
 def _widened(model: nn.Module) -> nn.Module:
     """Return a copy of the model in float64."""
     wide = copy.deepcopy(model).double()
@@ -229,6 +247,11 @@ def _widened(model: nn.Module) -> nn.Module:
         if tensor.is_floating_point() and name in vars(module):
             object.__setattr__(module, name, tensor.double())
     return wide
+
+
+def placed(value: Any, device: torch.device) -> Any:
+    """Return a value with every tensor on a device."""
+    return pytree.tree_map(lambda one: one.to(device) if isinstance(one, Tensor) else one, value)
 
 
 def scaled_tree(value: Any, scale: float) -> Any:

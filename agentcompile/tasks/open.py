@@ -12,7 +12,6 @@ from pathlib import Path
 
 from agentcompile.backends import backend_of
 from agentcompile.build import compile_executor
-from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import Machine, ceilings, evaluator_of, this_machine
 from agentcompile.ir.attempt import Contract, WrittenLanguage
 from agentcompile.ir.target import Ceiling
@@ -56,15 +55,13 @@ def opened_task(
     Unless it is not `fenced`, compilers and kernels are confined.
 
     Raises:
-        AgentCompileError: the file is no sound task, or kernels for it cannot be judged on that target yet (usage); the
+        AgentCompileError: the file is no sound task, or kernels in that language do not run on that target (usage); the
             machine is not able to build, confine or time (environment).
     """
     here = this_machine(options)
-    if backend_of(here.device).own_memory:
-        text = f"{path}: kernels for tasks are judged on the CPU alone"
-        raise AgentCompileError(text, hint="--target cpu")
     language_for(path, language, here.target)
-    with LoadedTask(path, threads=here.target.threads, seed=options.seed, limits=limits or TaskLimits()) as task:
+    threads, limits = backend_of(here.device).torch_threads(here.target), limits or TaskLimits()
+    with LoadedTask(path, threads=threads, seed=options.seed, limits=limits, device=here.device) as task:
         with evaluator_of(here, options.seed) as evaluator:
             ceiling = ceilings(here, evaluator)
         yield gated(
@@ -100,21 +97,24 @@ def gated(
         bar.times,
         bar.told,
         processor=processor(),
-        core_mhz=core_mhz(),
+        core_mhz=None if task.on_device else core_mhz(),
     )
-    executor = compile_executor(here.store, toolchain=here.toolchain, flags=isa_flags(here.target))
+    executor = None
+    if not task.on_device:
+        executor = compile_executor(here.store, toolchain=here.toolchain, flags=isa_flags(here.target)).resolve()
     shop = Workshop(
         target=here.target,
         toolchain=here.toolchain,
         store=here.store,
-        executor=executor.resolve(),
+        executor=executor,
         ceiling=ceiling,
         attendants=build_attendants(here.store, here.toolchain, here.target),
         fenced=fenced,
+        device=here.device,
     )
 
     def retake(known: Baselines) -> Baselines:
-        return timed_arms(task, tuple(known.us), known.failed, residency=residency, seed=seed)
+        return timed_arms(task, tuple(known.us), known.failed, known.notes, residency=residency, seed=seed)
 
     judge = TaskJudge(task, contract, bar, shop, seed=seed_of(seed, "judge"), confirms=confirms, retake=retake)
     return OpenedTask(here=here, task=task, contract=contract, baselines=bar, judge=judge)

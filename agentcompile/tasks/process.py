@@ -28,12 +28,14 @@ _EXIT_S = 5.0
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """A process with one thread alone can be confined; its kernels run on threads of the executor's."""
 Outcome = Reply | Lost | Expired
+Role = Literal["task", "kernel", "device"]
+"""Whether a process holds a task, or runs a kernel on the host or on a device."""
 
 
 class Child:
     """A process that holds a task or runs a kernel; after `Lost` or `Expired` it is dead."""
 
-    def __init__(self, role: Literal["task", "kernel"]) -> None:
+    def __init__(self, role: Role) -> None:
         """Start it in a session of its own.
 
         Raises:

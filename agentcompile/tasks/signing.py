@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
+from agentcompile.backends import backend_of
 from agentcompile.tasks.inputs import SHAPE_SCALES, varied
 from agentcompile.tasks.loading import DTYPES, LEAVE_DEVICES, LoadedModel, TaskFault, identifiers, widened_tree
 from agentcompile.tasks.wire import Loaded, Signature, TensorFact, TensorRole
@@ -74,6 +75,7 @@ def sign(loaded: LoadedModel, seed: int) -> Signed:
         touched_bytes=_touched(loaded, inputs, outputs),
         wide=runs_wide,
         note=note,
+        tf32=backend_of(str(loaded.device)).own_memory,
     )
     return Signed(loaded=loaded, told=told, at=at)
 
@@ -110,24 +112,24 @@ def _signature(loaded: LoadedModel, inputs: list[Any], outputs: list[Tensor], ot
     for at, (value, next_value) in enumerate(pairs):
         if isinstance(value, Tensor):
             varies = value.is_floating_point() or varied(value, next_value)
-            facts.append(_fact(f"in{at}", "input", value, f"input {at}", varies))
+            facts.append(_fact(f"in{at}", "input", value, f"input {at}", varies, loaded.device))
         elif isinstance(value, (bool, int)):
             flags.append((f"in{at}", int(value)))
         elif isinstance(value, float):
             numbers.append((f"in{at}", value))
     names = [name for name, _ in loaded.tensors]
     for name, (source, tensor) in zip(identifiers(names, []), loaded.tensors, strict=True):
-        facts.append(_fact(name, "parameter", tensor, source, False))
-    facts += [_fact(f"out{at}", "output", one, f"output {at}", True) for at, one in enumerate(outputs)]
+        facts.append(_fact(name, "parameter", tensor, source, False, loaded.device))
+    facts += [_fact(f"out{at}", "output", one, f"output {at}", True, loaded.device) for at, one in enumerate(outputs)]
     return Signature(tensors=tuple(facts), numbers=tuple(numbers), flags=tuple(flags))
 
 
-def _fact(name: str, role: TensorRole, tensor: Tensor, source: str, varies: bool) -> TensorFact:
+def _fact(name: str, role: TensorRole, tensor: Tensor, source: str, varies: bool, device: torch.device) -> TensorFact:
     if tensor.dtype not in DTYPES:
         text = f"{source}: a tensor of {tensor.dtype}, which no kernel can be given"
         raise TaskFault(text, f"use one of {', '.join(str(one) for one in DTYPES)}")
-    if not tensor.is_cpu:
-        raise TaskFault(f"{source}: a tensor on {tensor.device}", LEAVE_DEVICES)
+    if tensor.device != device:
+        raise TaskFault(f"{source}: a tensor on {tensor.device}, and the target is {device}", LEAVE_DEVICES)
     shape = tuple(int(extent) for extent in tensor.shape)
     if 0 in shape:
         raise TaskFault(f"{source}: a tensor without elements, {list(shape)}", "give every extent 1 at least")

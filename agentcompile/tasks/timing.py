@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Times
@@ -35,7 +35,7 @@ from agentcompile.tasks.load import LoadedTask
 from agentcompile.tasks.rotation import FEW_SETS, LARGE_BYTES, SETS
 from agentcompile.tasks.stirring import MOST, steps_of, warm_up
 from agentcompile.tasks.tally import Tally
-from agentcompile.tasks.wire import Baseline, Renew, Spoil, Stir, TimeBaseline, Timed
+from agentcompile.tasks.wire import Baseline, Done, Renew, Spoil, Stir, TimeBaseline, Timed
 
 EAGER = "pytorch"
 COMPILED = ("torch.compile", "torch.compile max-autotune")
@@ -48,6 +48,8 @@ _LATE, _LATE_NS = 4, 200_000_000
 _SEEN, _STIR_NS, _TRIES = 1.5, 2_000, 6
 """A launch on inputs that changed takes at most this multiple of one on others, and the time of the change; the least
 of so many tries counts."""
+_DEVICE_STIR_NS = 10_000
+"""The time of the change on a device: a launch of its own, which waits for the one before."""
 _CLOCK_NS, _LONGEST = 25_000_000, 256
 """The clock is checked in an interval of about this length, and of so many batches at most."""
 _SLOW, _OWN_NS = 1.5, 12_000_000
@@ -86,7 +88,7 @@ class KernelArm:
     def examined(self, batch: int) -> Interval:
         """Run and time a batch whose results are examined."""
         self._spoil(batch)
-        found = self._timed(batch)
+        found = self._timed(batch, shown=True)
         for at in range(min(batch, self._sets)):
             examine(self._task, at, self.tally)
         return found
@@ -109,10 +111,12 @@ class KernelArm:
         least, told = math.inf, ""
         for _ in range(_TRIES):
             before, _ = core_ns(self._kernel.pid)
-            found = self._timed(longer)
+            found = self._timed(longer, shown=True)
             ran_ns, whole_ns = core_ns(self._kernel.pid)[0] - before, found.ns + found.ns * warm_up(longer) // longer
             took_ns = self._kernel.took_ns
-            share = max(took_ns / (_SLOW * found.ns + _OWN_NS), ran_ns / (_SLOW * whole_ns + _OWN_NS))
+            share = took_ns / (_SLOW * found.ns + _OWN_NS)
+            if not self._kernel.on_device:  # there the process copies and queues, too, and none of that is a kernel's
+                share = max(share, ran_ns / (_SLOW * whole_ns + _OWN_NS))
             if share < least:
                 least, told = share, f"{took_ns} ns of a core were taken for what was measured as {found.ns} ns"
             if least <= 1.0:
@@ -136,7 +140,8 @@ class KernelArm:
             examine(self._task, looked, self.tally)
             if not self.tally.ok:
                 return
-            share = changed.ns / (_SEEN * usual.ns + _STIR_NS * batch)
+            change_ns = _DEVICE_STIR_NS if self._kernel.on_device else _STIR_NS
+            share = changed.ns / (_SEEN * usual.ns + change_ns * batch)
             if share < least:
                 least = share
                 told = f"{changed.ns / batch:.0f} ns a launch where inputs change, {usual.ns / batch:.0f} ns where not"
@@ -144,13 +149,15 @@ class KernelArm:
                 break
         self.tally.add("fresh inputs", least, 1.0, told)
 
-    def _timed(self, batch: int, *, stirred: bool = False) -> Interval:
+    def _timed(self, batch: int, *, stirred: bool = False, shown: bool = False) -> Interval:
         honest = False
         for _ in range(_TRIES):
             delayed, begin = self._delays_ns(), time.perf_counter_ns()
-            found = self._kernel.interval(batch, stirred=stirred)
+            found = self._kernel.interval(batch, stirred=stirred, shown=shown)
             # On a busy machine either process stands ready without a core before the interval, in it, and after it.
             seen_ns = time.perf_counter_ns() - begin - (self._delays_ns() - delayed)
+            if self._kernel.on_device:  # its process, which is ours, also captures and copies
+                seen_ns = self._kernel.took_ns
             still(self._kernel, self.tally)
             if honest := found.ns >= (seen_ns - _LATE_NS) / _LATE - found.waited_ns:
                 break
@@ -172,6 +179,8 @@ class Baselines:
     """The time of each arm, all from the same rounds."""
     failed: Mapping[str, str]
     """Why ``torch.compile`` failed, by arm."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """How an arm is launched, where that is not as usual."""
 
     @property
     def times(self) -> Times:
@@ -182,7 +191,8 @@ class Baselines:
     @property
     def told(self) -> Json:
         """The arms as a contract shows them."""
-        return {"fastest": self.name, "us": dict(self.us), "failed": dict(self.failed)}
+        told: dict[str, Json] = {"fastest": self.name, "us": dict(self.us), "failed": dict(self.failed)}
+        return {**told, "notes": dict(self.notes)} if self.notes else told
 
 
 def baselines(
@@ -198,23 +208,31 @@ def baselines(
     Raises:
         AgentCompileError: the task fails or hangs (usage).
     """
-    task.ask(Baseline(name=EAGER), task.limits.check_s)
-    names, failed = [EAGER], dict[str, str]()
+    names, failed, notes = list[str](), dict[str, str](), dict[str, str]()
+    _made(task, EAGER, task.limits.check_s, names, notes)
     for name in compiled:
         try:
-            task.ask(Baseline(name=name), task.limits.compile_s)
-            names.append(name)
+            _made(task, name, task.limits.compile_s, names, notes)
         except AgentCompileError as error:
             failed[name] = error.message[:400]
             if not task.alive:
                 raise
-    return timed_arms(task, names, failed, residency=residency, seed=seed, policy=policy)
+    return timed_arms(task, names, failed, notes, residency=residency, seed=seed, policy=policy)
+
+
+def _made(task: LoadedTask, name: str, limit_s: float, names: list[str], notes: dict[str, str]) -> None:
+    """Make an arm, and note its name and how it is launched."""
+    told = task.ask(Baseline(name=name), limit_s)
+    names.append(name)
+    if isinstance(told, Done) and told.note:
+        notes[name] = told.note
 
 
 def timed_arms(
     task: LoadedTask,
     names: Sequence[str],
     failed: Mapping[str, str],
+    notes: Mapping[str, str],
     *,
     residency: Residency,
     seed: int,
@@ -225,13 +243,14 @@ def timed_arms(
     Raises:
         AgentCompileError: the task fails or hangs (usage).
     """
-    samples = _rounds([TorchArm(task, name) for name in names], policy.search_rounds, policy.search_claim, seed, policy)
+    arms = [TorchArm(task, name) for name in names]
+    samples = _rounds(task, arms, policy.search_rounds, policy.search_claim, seed, policy)
     live = tuple(range(len(names)))
     timing = Timing(arms=tuple(names), live=live, processes=(samples,), residency=residency)
     taken = {name: usual_ns(timing, at, policy) for at, name in enumerate(names)}
     fastest = min(taken, key=lambda name: taken[name])
     us = {name: round(ns / 1e3, 3) for name, ns in taken.items()}
-    return Baselines(name=fastest, us=us, failed=failed)
+    return Baselines(name=fastest, us=us, failed=failed, notes=notes)
 
 
 def timed(
@@ -255,7 +274,7 @@ def timed(
             with running(task, built, shop, sets=sets, timed=True) as kernel:
                 arm = KernelArm(task, kernel, sets, seed_of(seed, "timed", process))
                 arms: list[Arm] = [*(TorchArm(task, name) for name in beside), arm]
-                samples = _rounds(arms, rounds, claim, seed + process, policy)
+                samples = _rounds(task, arms, rounds, claim, seed + process, policy)
                 arm.examined(samples.batch)
                 if process == 0 and arm.tally.ok:
                     arm.audit(samples.batch)
@@ -268,11 +287,16 @@ def timed(
     return Timing(arms=names, live=tuple(range(len(names))), processes=tuple(found), residency=residency)
 
 
-def _rounds(arms: Sequence[Arm], rounds: int, claim: float, seed: int, policy: Policy) -> Samples:
-    end = time.monotonic() + _SECONDS
+def _rounds(task: LoadedTask, arms: Sequence[Arm], rounds: int, claim: float, seed: int, policy: Policy) -> Samples:
+    end, quantum = time.monotonic() + _SECONDS, quantum_ns()
     left: Callable[[], float] = lambda: end - time.monotonic()  # noqa: E731 - it is given away
-    return run_rounds(arms, rounds=rounds, policy=policy, claim=claim, seed=seed, quantum_ns=quantum_ns(), left=left)
+    if task.on_device:
+        # Device times contain no wait for a core, so a slow arm needs no long samples that a fast one must match.
+        policy, quantum = replace(policy, max_interval_ns=policy.max_device_interval_ns), _EVENT_NS
+    return run_rounds(arms, rounds=rounds, policy=policy, claim=claim, seed=seed, quantum_ns=quantum, left=left)
 
 
+_EVENT_NS = 500
+"""The resolution of an event of a device (CUDA Runtime API, cudaEventElapsedTime)."""
 _SECONDS = 120.0
 """After this time no round begins, beyond the fewest."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -22,16 +22,30 @@ SETS = 4
 _WARM = 4
 
 
-class TorchArms:
+class Arms(Protocol):
     """PyTorch's ways to run a task's model on inputs of its own."""
+
+    def make(self, name: str) -> str:
+        """Make an arm and run it once on each set of inputs; return how it is launched where that is not as usual.
+
+        Raises:
+            TaskFault: the model, or ``torch.compile``, fails.
+        """
+
+    def timed(self, name: str, batch: int) -> Timed:
+        """Return the time of a batch of launches, each on another set of inputs than the one before."""
+
+
+class TorchArms:
+    """The arms on the host."""
 
     def __init__(self, loaded: LoadedModel, seed: int) -> None:
         self._loaded, self._seed = loaded, seed
         self._arms: dict[str, Callable[..., Any]] = {}
         self._sets: list[list[Any]] = []
 
-    def make(self, name: str) -> None:
-        """Make an arm and run it once on each set of inputs; a `TaskFault` says why ``torch.compile`` fails."""  # noqa: DOC501
+    def make(self, name: str) -> str:
+        """Make an arm; see `Arms`."""  # noqa: DOC501
         if not self._sets:
             self._sets = [self._loaded.inputs(self._seed + 100 + at) for at in range(SETS)]
         if name == EAGER:
@@ -43,11 +57,12 @@ class TorchArms:
                 for inputs in self._sets:
                     made(*inputs)
         except Exception as error:
-            raise fault_of(error, name, Path(self._loaded.path)) from error
+            raise fault_of(error, name, Path(self._loaded.path), self._loaded.device) from error
         self._arms[name] = made
+        return ""
 
     def timed(self, name: str, batch: int) -> Timed:
-        """Return the time of a batch of launches, each on another set of inputs than the one before."""
+        """Time a batch; see `Arms`."""
         arm = self._arms[name]
 
         def launch(count: int) -> None:

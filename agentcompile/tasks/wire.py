@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentcompile.ir.graph import DType
+from agentcompile.ir.region import Region
+from agentcompile.ir.template import Source
 from agentcompile.ir.timing import Interval
 from agentcompile.ir.trial import Check
 
@@ -86,6 +88,8 @@ class Load:
     seed: int
     threads: int
     memory_bytes: int
+    device: str = "cpu"
+    """Where the model and its inputs lie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +106,8 @@ class Loaded:
     wide: bool
     """Whether the model runs in float64, which makes the reference; otherwise the reference is the model as it is."""
     note: str = ""
+    tf32: bool = False
+    """Whether PyTorch is timed with TF32, for which the tolerance then allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +230,28 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BindDevice:
+    """Load a kernel that was built for a device, and bind its launches to copies of arenas in the device's memory."""
+
+    kind: Literal["bind-device"] = "bind-device"
+    binary: str
+    source: Source
+    region: Region
+    arch: str
+    device: str
+    nodes: tuple[str, ...]
+    """Device nodes that the process may use."""
+    arenas: tuple[ArenaFile, ...]
+    shared: tuple[str, ...]
+    """Buffers that are those of the first arena everywhere."""
+    fenced: bool
+    attendants: str
+    """Our own kernel, which makes the changes of `Stir`."""
+    stirred: str = ""
+    """The port that is changed; empty where nothing is timed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """Launch the kernel on an arena."""
 
@@ -241,6 +269,8 @@ class TimeKernel:
     batch: int
     stirred: bool = False
     """Whether an input is changed before each launch, as `Stir` listed it."""
+    shown: bool = False
+    """Whether a device's copies of the arenas are made anew before, and copied back after: somebody will look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +280,7 @@ class Timed:
     kind: Literal["timed"] = "timed"
     interval: Interval
     took_ns: int = 0
-    """What the launches took of a core, by the system's count, waiting included."""
+    """What the launches took of a core, by the system's count, waiting included; on a device what passed meanwhile."""
     changed: str = ""
     """What a kernel left changed in its process."""
 
@@ -262,6 +292,8 @@ class Done:
     kind: Literal["done"] = "done"
     changed: str = ""
     """What a kernel left changed in its process."""
+    note: str = ""
+    """How an arm of PyTorch is launched, where that is not as usual."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,10 +302,12 @@ class Fault:
 
     kind: Literal["fault"] = "fault"
     error: str
+    environment: bool = False
+    """Whether the machine is at fault, and not what was asked for."""
 
 
 TaskRequest = Load | Attach | Draw | Spoil | Stir | Renew | Examine | Baseline | TimeBaseline
-KernelRequest = Bind | Launch | TimeKernel
+KernelRequest = Bind | BindDevice | Launch | TimeKernel
 Request = TaskRequest | KernelRequest
 Reply = Loaded | Refused | Examined | Timed | Done | Fault
 

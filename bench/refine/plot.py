@@ -39,8 +39,7 @@ def draw(study: Study) -> tuple[bytes, str]:
 def _figure(study: Study) -> Figure:
     tasks, models = len(study.tasks), ", ".join(study.models) or "recorded answers"
     limits = f"at most {study.attempts} attempts" + (f" and {study.tokens:,} tokens" if study.tokens else "")
-    machine = f"{study.device}, {study.threads} threads"
-    under = f"{tasks} tasks, {len(study.seeds)} seeds, {limits} a session. {models}. {machine}."
+    under = f"{tasks} tasks, {len(study.seeds)} seeds, {limits} a session. {models}. {study.machine}."
     title = "Sessions whose kernel is at least p times as fast"
     figure, (left, right) = sheet(title, under, _HEIGHT_IN, 2, across=True)
     _panel(left, study, BASELINE, "speed-up p over PyTorch's fastest form")

@@ -25,6 +25,7 @@ from agentcompile.agents.folder import EXCHANGES, Asked
 from agentcompile.agents.policies import POLICIES, policy_of
 from agentcompile.agents.refining import Asks
 from agentcompile.agents.teams import team_of
+from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.machine import this_machine
 from agentcompile.events import silent
@@ -88,6 +89,7 @@ def run(arguments: Sequence[str], opens: Opens | None = None) -> int:
         models=(),
         device=target.device,
         threads=target.threads,
+        unit=backend_of(target.kind).unit,
         tasks=(),
         rows=(),
     )
@@ -178,7 +180,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--record", type=Path, default=None, metavar="DIR", help="keep exchanges in DIR/TASK-ARM-SEED")
     add("--replay", type=Path, default=None, metavar="DIR", help="answer from DIR/TASK-ARM-SEED and ask nobody")
     add("--eager", action="store_true", help="the baseline is PyTorch eager alone; torch.compile is not timed")
-    add("--threads", type=at_least(1), default=None, help="threads of kernels and of PyTorch")
+    add(
+        "--target", default="cpu", metavar="DEVICE", help="where kernels run: cpu, cuda:N or auto; default: %(default)s"
+    )
+    add("--threads", type=at_least(1), default=None, help="threads of kernels and of PyTorch, on a CPU")
     add("--unsafe", action="store_true", help="run written code without confining it")
     add("--out", type=Path, default=Path("refine.json"), metavar="FILE", help="the result; default: %(default)s")
     add("--show", type=Path, default=None, metavar="FILE", help="show a result and do nothing else")
@@ -197,7 +202,7 @@ def _options(asked: argparse.Namespace) -> Options:
         raise AgentCompileError("--record and --replay: nothing new is asked in a replay", hint="give one of them")
     policy_of(asked.strategy)
     flags: dict[str, object] = {
-        "target": "cpu",
+        "target": asked.target,
         "advisor_calls": _MANY_CALLS,
         "advisor_tokens": _MANY_TOKENS,
         "advisor_seconds": _DAY_S,

@@ -47,6 +47,8 @@ class Row:
     task: str
     arm: str
     seed: int
+    device: str = ""
+    """What ran it; "" in results from before rows said so."""
     attempts: tuple[Attempt, ...]
     ended: Ended
     stopped: str
@@ -132,8 +134,15 @@ class Study:
     """Who answered, as the servers or ``--answered-by`` say."""
     device: str
     threads: int
+    """Threads that run a kernel, or what counts in their place: `unit`."""
     tasks: tuple[TaskFacts, ...]
     rows: tuple[Row, ...]
+    unit: str = "threads"
+
+    @property
+    def machine(self) -> str:
+        """The device, and how much of it runs a kernel."""
+        return f"{self.device}, {self.threads} {self.unit}"
 
     def of(self, arm: str) -> tuple[Row, ...]:
         """Return the sessions of an arm."""

@@ -202,6 +202,7 @@ def _row(task: str, arm: str, seed: int, outcome: Outcome, ended: Ended, gates: 
         task=task,
         arm=arm,
         seed=seed,
+        device=gates.device,
         attempts=attempts_in(outcome.entries),
         ended=ended,
         stopped=clean(outcome.stopped, _LINE),

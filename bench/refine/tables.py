@@ -29,6 +29,7 @@ def report(study: Study) -> Iterator[str]:
         yield from columns(_means(found))
         yield ""
     yield from _NOTES
+    yield f"Kernels and PyTorch ran on {plain(study.machine)}."
     if contended := sum(one.contended for one in found):
         yield f"contended: other processes disturbed the timing of {contended} sessions: these are estimates"
 

@@ -166,7 +166,7 @@ BAD = {
     "a missing import": ("import nowhere_at_all\n" + SCALED, ("imports nowhere_at_all", "install nowhere_at_all")),
     "NaN": (TASK.replace("{forward}", "torch.log(-x.abs() - 1)"), ("out0 holds NaN",)),
     "another kind of file": ("print('hello')\n", ("has no function get_inputs", "KernelBench")),
-    "a GPU": (TASK.replace("{forward}", "x.cuda()"), ("judged on the CPU alone", "leave devices to the caller")),
+    "a GPU": (TASK.replace("{forward}", "x.cuda()"), ("the target is the CPU", "leave devices to the caller")),
 }
 
 
@@ -181,6 +181,16 @@ def test_a_bad_task_is_a_sentence_and_exit_code_2(tmp_path: Path, what: str) -> 
     )  # fmt: skip
     done.refuses(2, str(task), *words)
     assert not (tmp_path / "run" / JOURNAL).exists()
+
+
+def test_a_device_that_is_not_there_is_a_sentence_and_exit_code_6(tmp_path: Path) -> None:
+    task = tmp_path / "one.py"
+    task.write_text("raise SystemExit('loaded')\n")
+    done = flows.verb(
+        tmp_path / "home", "refine", task, "--target", "cuda:77", "--arm", "sampling",
+        "--code", "openai:nobody@http://127.0.0.1:1/v1", "--run-dir", tmp_path / "run", env=COMPILER,
+    )  # fmt: skip
+    done.refuses(6, "cuda:77")
 
 
 def test_a_language_of_another_device_is_refused_before_the_task_is_loaded(tmp_path: Path) -> None:

@@ -54,12 +54,15 @@ def test_the_command_writes_a_result_its_figure_and_cassettes_that_replay(
     assert found["versions"]["torch"]
     study = read(out)
     assert study.models == ("somebody",)
+    assert {one.device for one in study.rows} == {"Test CPU"}
+    assert study.unit == "threads"
     assert [one.cents for one in study.rows] == [pytest.approx(2 * 0.3), pytest.approx(4 * 0.3)]
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     assert "stark" in out.with_suffix(".svg").read_text()
     assert {path.name for path in record.iterdir()} == {"tiny-sampling-0", "tiny-stark-0"}
     shown = capsys.readouterr().out
     assert "fast_1" in shown
+    assert f"Kernels and PyTorch ran on {study.device}, {study.threads} threads." in shown
     assert run([*words, "--replay", str(record), "--out", str(again)], opens) == 0
     assert len(server.requests) == asked, "and the server is gone"
     assert [one.attempts for one in read(again).rows] == [one.attempts for one in study.rows]
@@ -100,6 +103,13 @@ def test_wrong_flags_are_refused_before_anything_runs(words: list[str], told: st
     assert told in caught.value.message
     assert caught.value.hint
     assert not list(tmp_path.iterdir())
+
+
+def test_a_device_that_is_not_there_ends_the_command_before_anything_runs(task: Path, tmp_path: Path) -> None:
+    words = [str(task), "--target", "cuda:77", "--advisor", "openai:m@http://127.0.0.1:1/v1"]
+    with pytest.raises(AgentCompileError, match="cuda:77") as caught:
+        run([*words, "--out", str(tmp_path / "r.json")], _never)
+    assert caught.value.exit_code is ExitCode.ENVIRONMENT
 
 
 def _never(path: Path, text: str) -> AbstractContextManager[Gates]:

@@ -42,7 +42,7 @@ def flow(opened: list[tuple[object, ...]] | None = None) -> Flow:
     @contextmanager
     def task(options: Options, path: Path, language: WrittenLanguage | None, *, fenced: bool) -> Iterator[OpenRegion]:
         if opened is not None:
-            opened.append((path, language, fenced))
+            opened.append((path, language, fenced, options.target))
         subject = replace(
             SUBJECT,
             region=path.name,
@@ -119,9 +119,9 @@ def test_a_new_folder_is_named_by_the_task(file: Path) -> None:
 def test_what_was_asked_for_reaches_the_task(file: Path, run: Path) -> None:
     opened = list[tuple[object, ...]]()
     with serving(faster) as server:
-        begin(server, file, run, language="cpp", unsafe=True, flow=flow(opened))
-        begin(server, file, run.parent / "other", flow=flow(opened))
-    assert opened == [(file, "cpp", False), (file, None, True)]
+        begin(server, file, run, language="cpp", unsafe=True, target="cpu", flow=flow(opened))
+        begin(server, file, run.parent / "other", language="triton", target="cuda:0", flow=flow(opened))
+    assert opened == [(file, "cpp", False, "cpu"), (file, "triton", True, "cuda:0")]
 
 
 def test_a_setting_of_checkpoints_is_left_out_with_a_warning(file: Path, run: Path) -> None:
@@ -141,21 +141,19 @@ def test_a_region_of_a_task_is_refused_and_one_of_a_checkpoint_is_needed(file: P
     assert not run.exists()
 
 
-@pytest.mark.parametrize("what", ["missing", "folder", "large", "gpu"])
+@pytest.mark.parametrize("what", ["missing", "folder", "large"])
 def test_what_is_no_task_is_refused_before_there_is_a_folder(file: Path, run: Path, what: str) -> None:
-    other, more = file.with_name("other.py"), {}
-    words = {"missing": "no such file", "folder": "a folder", "large": "bytes; a task has at most", "gpu": "cuda:0"}
+    other = file.with_name("other.py")
+    words = {"missing": "no such file", "folder": "a folder", "large": "bytes; a task has at most"}
     match what:
         case "folder":
             other.mkdir()
         case "large":
             other.write_bytes(b"#" * (1 << 21))
-        case "gpu":
-            other, more = file, {"target": "cuda:0"}
-    error = refusal_of(other, run, **more)
+    error = refusal_of(other, run)
     assert words[what] in error.message
-    assert ("--target cpu" if what == "gpu" else "KernelBench") in error.hint
-    assert what == "gpu" or str(other) in error.message
+    assert "KernelBench" in error.hint
+    assert str(other) in error.message
     assert not run.exists()
 
 

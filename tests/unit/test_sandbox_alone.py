@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -32,6 +33,8 @@ def said(work: Callable[[], object]) -> str:
 
 def looked(folder: Path, secret: Path) -> Callable[[], None]:
     """Work that notes in its scratch what it may do."""
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
 
     def work() -> None:
         found = {
@@ -40,6 +43,7 @@ def looked(folder: Path, secret: Path) -> Callable[[], None]:
             "forks": said(os.fork),
             "signals": said(lambda: os.kill(1, 0)),
             "key": "PLANTED_API_KEY" in os.environ,
+            "devices": ctypes.string_at(getenv(b"CUDA_VISIBLE_DEVICES")).decode(),
             "environ": "PLANTED_API_KEY" in Path("/proc/self/environ").read_text(encoding="utf-8"),
             "rights": next(line for line in Path("/proc/self/status").read_text().splitlines() if "CapEff" in line),
         }
@@ -57,6 +61,7 @@ def test_a_process_is_confined_with_namespaces_and_without(
         path.mkdir()
     secret.write_bytes(b"secret")
     monkeypatch.setenv("PLANTED_API_KEY", "secret")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     if not own:
 
         def refused(kinds: int) -> int:
@@ -73,6 +78,7 @@ def test_a_process_is_confined_with_namespaces_and_without(
         "forks": "Operation not permitted",
         "signals": "Operation not permitted",
         "key": False,
+        "devices": "3,1",
         "environ": False,
     }
 

@@ -45,7 +45,7 @@ class Rounds(TaskJudge):
     """The gates of a task whose points take the given times beside the baseline, in their order; nothing is built."""
 
     def __init__(self, known: Baselines, points: list[tuple[float, float]], then: Baselines = QUIET) -> None:
-        shop: Any = SimpleNamespace(target=target())
+        shop: Any = SimpleNamespace(target=target(), own_memory=False)
         task: Any = Task()
         self.retaken = 0
         super().__init__(task, made(), known, shop, seed=1, confirms=False, retake=lambda _: self._anew(then))

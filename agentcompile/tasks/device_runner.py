@@ -1,0 +1,141 @@
+"""The process that runs a written kernel on a device, and nothing else: it holds no task and no expected result.
+
+In: a binary for the device and files of buffers. Out: buffers written, and times. The kernel's code runs on the device
+alone, so that this process is ours: it copies an arena to the device, launches, waits, and copies everything back,
+redzones included. A kernel that hangs or faults ends this process alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from agentcompile.errors import AgentCompileError
+from agentcompile.runtime.device_step import overlaps_launches
+from agentcompile.runtime.driver import Call, Module
+from agentcompile.runtime.sites import Action
+from agentcompile.system.exhausted import exhausted, first_line
+from agentcompile.tasks.arena import mapped
+from agentcompile.tasks.attending import DEVICE_STIR
+from agentcompile.tasks.enclosing import enclose
+from agentcompile.tasks.graphs import Batches
+from agentcompile.tasks.mirror import Mirror
+from agentcompile.tasks.stirring import TABLE, warm_up
+from agentcompile.tasks.wire import BindDevice, Done, Fault, Launch, Reply, Request, Timed, TimeKernel
+from agentcompile.worker.gpu_launch import Buffers, bind_all
+
+
+class DeviceRunner:
+    """A built kernel bound to copies of its arenas."""
+
+    def __init__(self) -> None:
+        self._mirrors: list[Mirror] = []
+        self._calls: list[list[Call]] = []
+        self._stirs: list[Call] = []
+        self._batches: dict[bool, Batches] = {}
+
+    def handle(self, request: Request) -> Reply:
+        """Answer a request.
+
+        Raises:
+            TypeError: it is none for this process.
+        """
+        if isinstance(request, BindDevice):
+            try:
+                self._prepare(request)
+            except (AgentCompileError, AssertionError, RuntimeError) as error:  # no kernel is loaded yet
+                return Fault(error=f"{request.device} cannot be used: {first_line(error)}", environment=True)
+        try:
+            return self._answered(request)
+        except (AgentCompileError, RuntimeError) as error:  # a kernel takes no memory of a device but what it is given
+            return Fault(error=first_line(error), environment=exhausted(error) == "gpu")
+
+    def _answered(self, request: Request) -> Reply:
+        match request:
+            case BindDevice():
+                self._bind(request)
+            case Launch():
+                self._launch(request)
+            case TimeKernel():
+                return self._timed(request)
+            case _:
+                raise TypeError(f"not for the process of a kernel on a device: {request.kind}")
+        return Done()
+
+    def _prepare(self, request: BindDevice) -> None:
+        addresses = [mapped(file) for file in request.arenas]
+        files = (Path(request.binary), Path(request.attendants))
+        enclose(files, fenced=request.fenced, nodes=request.nodes)  # before the driver has threads
+        torch.zeros(1, device=request.device)  # says what is wrong where there is none
+        torch.cuda.set_device(request.device)
+        torch.zeros(1, device="cuda")  # makes the device's context current in this thread
+        self._mirrors = [Mirror(file, one) for file, one in zip(request.arenas, addresses, strict=True)]
+        if request.stirred:
+            own = Module(Path(request.attendants))
+            self._stirs = [
+                Call.of(
+                    own,
+                    DEVICE_STIR,
+                    [one.buffers[TABLE].data_ptr(), one.buffers[request.stirred].data_ptr()],
+                    dependent=False,
+                )
+                for one in self._mirrors
+            ]
+
+    def _bind(self, request: BindDevice) -> None:
+        module, source, region = Module(Path(request.binary)), request.source, request.region
+        first = {name: self._mirrors[0].buffers[name] for name in request.shared}
+        slots: list[Buffers] = [{**one.buffers, **first} for one in self._mirrors]
+        rotated = [name for name in slots[0] if name not in first]
+        overlap = overlaps_launches(request.arch)
+        self._calls = [bind_all(source, region, module, [one], rotated=(), overlap=overlap) for one in slots]
+        apart = [bind_all(source, region, module, [one], rotated=(), overlap=False) for one in slots]
+
+        def launches(count: int) -> Action:
+            turn = [slots[at % len(slots)] for at in range(count)]
+            return _queue(bind_all(source, region, module, turn, rotated=rotated, overlap=overlap))
+
+        def stirred(count: int) -> Action:
+            pairs = list(zip(self._stirs, apart, strict=True))
+            turn = [pairs[at % len(pairs)] for at in range(count)]
+            return _queue([call for stir, calls in turn for call in (stir, *calls)])
+
+        self._batches = {False: Batches(launches)}
+        if self._stirs:
+            self._batches[True] = Batches(stirred)
+
+    def _launch(self, request: Launch) -> None:
+        mirror = self._mirrors[request.arena]
+        mirror.load()
+        launch = _queue(self._calls[request.arena])
+        for _ in range(request.repeat):
+            launch()
+        torch.cuda.synchronize()
+        mirror.store()
+
+    def _timed(self, request: TimeKernel) -> Timed:
+        batches = self._batches[request.stirred]
+        warm, shown = batches.of(warm_up(request.batch)), request.shown or request.stirred
+        batches.of(request.batch)  # a capture launches, too, and what follows counts the changes of inputs
+
+        def before() -> None:
+            for mirror in self._mirrors if shown else ():
+                mirror.load()
+            warm()
+
+        found = batches.timed(request.batch, before=before)
+        for mirror in self._mirrors if shown else ():
+            mirror.store()
+        return found
+
+
+def _queue(calls: list[Call]) -> Action:
+    """Return what queues launches in order on the current stream."""
+
+    def queue() -> None:
+        stream = torch.cuda.current_stream().cuda_stream
+        for call in calls:
+            call.run(stream)
+
+    return queue
