@@ -145,5 +145,5 @@ def settle(
     if options.choose != "admitted":
         return planned, untimed_steps(prepared, planned, emit)
     alternatives = alternatives_of(prepared, tuning, rankings)
-    clock = StepClock(prepared.here, evaluator, prepared.model, alternatives.sources, steering, budget.left)
+    clock = StepClock(prepared.here, evaluator, prepared.model, alternatives.sources, steering, budget.finishing)
     return planned, tune_steps(prepared, planned, alternatives, strategy.step, clock, options.seed, emit, budget)

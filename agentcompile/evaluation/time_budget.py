@@ -21,6 +21,8 @@ CONFIRMED: Mapping[str, float] = {"cpu": 0.75, "cuda": 0.55}
 """Share after which finalists get no more rounds than an interval needs, in one process."""
 TUNED: Mapping[str, float] = {"cpu": 0.9, "cuda": 0.85}
 """Share after which no alternative is tried in the step; the remaining time is for timing the plan beside PyTorch."""
+FINISHED: Mapping[str, float] = {"cpu": 0.95, "cuda": 0.95}
+"""Share after which the plan is timed beside PyTorch in one process, with no more rounds than an interval needs."""
 LEAST_S = 1.0
 """Seconds for one timing, however late it is: processes have to start."""
 HEAD_S = 0.7
@@ -59,6 +61,10 @@ class TimeBudget:
     def tuning(self) -> float:
         """Return the seconds in which alternatives may be tried in the step."""
         return self._until(TUNED)
+
+    def finishing(self) -> float:
+        """Return the seconds in which whole plans may be timed in several processes."""
+        return self._until(FINISHED)
 
     def _until(self, shares: Mapping[str, float]) -> float:
         return self.seconds * shares[self._kind] - self.elapsed_s if self.seconds < math.inf else math.inf

@@ -24,6 +24,8 @@ FIRST_CANDIDATES = 8
 """The most templates of a region whose most promising candidate is evaluated before the search."""
 PACE_SHARE = 0.5
 """The share of the search's time that the first candidates of all regions may take."""
+CONFIRM_TIMES = 1.5
+"""The time to confirm the finalists of a plan's regions, as a multiple of what their first candidates took."""
 LEAST = 6
 """The candidates that a searched region may evaluate, however small its share of the budget."""
 STEPS_PER_CHUNK = 128
@@ -65,6 +67,8 @@ class TaskScheduler:
         self._left, self._confirming = seconds_left, confirming
         self._steering, self._emit, self._say, self._seed = steering or Steering(), emit, say, seed
         self._advised, self._estimate = advised, estimate
+        self._first_s = 0.0
+        """The seconds that the first candidates of those regions took."""
         self._short = False
         """Whether the first candidates of the regions that a plan needs took more than their share of the time."""
 
@@ -96,6 +100,7 @@ class TaskScheduler:
                 left = part_of(self._left, 1 / (1 + len(tasks) - at))
                 self._try(task, budget, 1, self._behind(begin, (tried + at) / (tried + len(tasks))), left)
             self._short = self._behind(begin, 1.0)
+        self._first_s = begin - self._left() if begin < math.inf else 0.0
         rest = others()
         for at, task in enumerate(rest):
             late = self._behind(begin, 1.0)
@@ -127,19 +132,23 @@ class TaskScheduler:
         """Search the tasks of `chosen` by `strategy` with all that is left of the budget and of the time.
 
         Both are shared out in proportion to the square root of what each task could still gain: down to its floor, or
-        to the time that the adviser expects at best.
+        to the time that the adviser expects at best. On a busy machine the search ends sooner: confirming takes longer.
         """
         best = self.best_ns()
         room = {task.region.id: math.sqrt(_room(task, best[task.region.id], self._advised(task))) for task in chosen}
         left, total = max(budget - self._trials.candidates, 0), sum(room.values())
         to_come = total
+
+        def searching() -> float:
+            return min(self._left(), self._confirming() - CONFIRM_TIMES * self._first_s)
+
         for task in sorted(chosen, key=lambda task: -room[task.region.id]):
             own = task.region.id
             known = len({trial.candidate.id for trial in self._trials.of(own)})
             fair = round(left * room[own] / total)
             trials = min(known + max(fair, LEAST if left else 0), max(MOST, known))
             asked = Budget(trials=trials, seed=self._seed)
-            own_time = part_of(self._left, min(room[own] / to_come, 1.0))
+            own_time = part_of(searching, min(room[own] / to_come, 1.0))
             to_come -= room[own]
             self._trials.put(own, self._tuner.search(task, strategy, asked, self._trials.of(own), own_time))
             self.evaluate_requests()
