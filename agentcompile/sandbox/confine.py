@@ -136,8 +136,9 @@ def _close(fence: Fence, other: int | None, *, forget: bool = False) -> None:
     if forget:
         _forget_environment()
         os.chdir(fence.writable[0] if fence.writable else "/")
-        # The kernel's folder of this process is known by its node, which lives as long as somebody has it open.
-        os.open("/proc/self", os.O_PATH | os.O_CLOEXEC)
+        # The kernel's folders of this process are known by their nodes, which live as long as somebody has them open.
+        for folder in ("/proc/self", *fence.written):
+            os.open(folder, os.O_PATH | os.O_CLOEXEC)
     _limit(fence, counted=other is not None)
     namespaces.become(other or 0)
     sys_.prctl(_DIE_WITH_PARENT, signal.SIGKILL)  # the kernel forgets the wish when a process gets another user

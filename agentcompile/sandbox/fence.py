@@ -31,6 +31,8 @@ _FACTS_OF_DEVICES = (
     "/sys/module", "/usr/local/nvidia", "/usr/local/cuda", "/dev/zero",
 )  # fmt: skip
 """What the CUDA driver reads besides."""
+_WRITTEN_FOR_DEVICES = ("/proc/self/task",)
+"""Where the CUDA driver writes the names of its threads; without, it does not start."""
 _NULL = "/dev/null"
 _PASSED_ON = re.compile(r"PATH|LANG|LC_\w+|TZ|LD_LIBRARY_PATH|(CUDA|NVIDIA|OMP|GOMP|KMP|MKL|OPENBLAS|ATEN|DNNL)_\w+")
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
@@ -43,6 +45,8 @@ class Fence:
     readable: tuple[str, ...]
     writable: tuple[str, ...] = ()
     """Folders in which files may be made, read and written: its scratch alone."""
+    written: tuple[str, ...] = ()
+    """Folders whose files may be written as they are; none is made there."""
     executable: tuple[str, ...] = ()
     """Programs that may be started. Without any, the process has no children either."""
     devices: tuple[str, ...] = (_NULL,)
@@ -103,6 +107,7 @@ def for_worker(
     return Fence(
         readable=(*_LIBRARIES, *facts, *dict.fromkeys(python), own, *(str(path.resolve()) for path in readable)),
         writable=tuple(str(path.resolve()) for path in (*((scratch,) if scratch else ()), *writable)),
+        written=_WRITTEN_FOR_DEVICES if devices else (),
         devices=(_NULL, *devices),
         private=scratch is not None,
         memory_bytes=memory_bytes,

@@ -115,6 +115,7 @@ def restrict(fence: Fence) -> None:
             (READ, fence.readable),
             (RUN, fence.executable),
             (WRITE, fence.writable),
+            (READ | Access.WRITE_FILE | Access.TRUNCATE, fence.written),
             (USE, fence.devices),
         ):
             for path in dict.fromkeys(paths):

@@ -36,8 +36,12 @@ _TERMINAL_COMMANDS = (0x5412, 0x541C, 0x8901, 0x8902)
 
 Instruction = tuple[int, int, int, int]
 
+_UNIX = 1
+"""AF_UNIX: the family of sockets within a machine."""
+_OPENS = ("socket", "bind", "listen")
+"""Calls by which a process offers a socket: the CUDA driver does so at its start, and ends without."""
 _ALWAYS = (
-    "socket", "socketpair", "connect", "bind", "listen", "accept", "accept4",
+    "socketpair", "connect", "accept", "accept4",
     "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp", "pidfd_open",
     "pidfd_getfd", "pidfd_send_signal", "tkill", "setpriority", "ioprio_set", "sched_setscheduler", "sched_setattr",
     "sched_setparam", "migrate_pages", "move_pages",
@@ -71,10 +75,15 @@ class Rule:
 def rules(*, pid: int, programs: bool, devices: bool) -> tuple[Rule, ...]:
     """Return what process `pid` is refused; it may start `programs`, or share memory with `devices`.
 
-    Without programs it has no children: it makes threads only, and signals and limits only itself.
+    Without programs it has no children: it makes threads only, and signals and limits only itself. With devices it may
+    offer a socket within the machine, of which nobody in its network namespace asks anything: it accepts no connection.
     """
     own = (0, pid)
     found = [Rule(call=name) for name in _ALWAYS]
+    if devices:
+        found.append(Rule(call="socket", argument=0, values=(_UNIX,), unless=True))
+    else:
+        found += [Rule(call=name) for name in _OPENS]
     # The flags of clone3 lie in memory, where no filter sees them: without it the C library takes clone.
     found.append(Rule(call="clone3", error=errno.ENOSYS))
     # One rule for each bit that asks for a namespace.

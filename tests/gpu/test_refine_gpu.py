@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 
 from agentcompile.evaluation.evaluator import WorkerEvaluator
-from agentcompile.evaluation.machine import evaluator_of, this_machine
+from agentcompile.evaluation.machine import evaluator_of, fence_of, this_machine
 from agentcompile.ir.attempt import Judged, Times, Written, WrittenLanguage
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, Measured
 from agentcompile.options import Options
 from agentcompile.refine.contract import contract_of
 from agentcompile.refine.incumbent import Bar
 from agentcompile.refine.judging import RegionJudge
+from agentcompile.sandbox import methods
 from agentcompile.system.store import Store
 from tests.cpu.written import CEILING, task
 from tests.kernels.regions_for import region_for
@@ -25,10 +26,19 @@ pytestmark = pytest.mark.gpu
 SLOW = Times(reference_ns=1e9, incumbent_ns=1e9)
 
 
-@pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WorkerEvaluator, Options]]:
+FENCED = all(method.works for method in methods() if method.needed)
+
+
+@pytest.fixture(
+    scope="module", params=["free", pytest.param("fenced", marks=pytest.mark.skipif(not FENCED, reason=""))]
+)
+def device(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[WorkerEvaluator, Options]]:
     options = Options(home=str(tmp_path_factory.mktemp("home")), target="cuda:0")
-    with evaluator_of(this_machine(options), 0) as evaluator:
+    here = this_machine(options)
+    fence = fence_of(here, tmp_path_factory.mktemp("scratch")) if request.param == "fenced" else None
+    with evaluator_of(here, 0, fence=fence) as evaluator:
         yield evaluator, options
 
 

@@ -114,6 +114,17 @@ def test_a_device_shares_memory_with_its_process(on: Machine) -> None:
 
 
 @pytest.mark.parametrize("on", MACHINES)
+def test_a_driver_offers_a_socket_within_the_machine_and_nobody_connects(on: Machine) -> None:
+    assert verdict(on, "socket", 1, 1, 0, devices=True) == 0
+    assert [verdict(on, call, devices=True) for call in ("bind", "listen")] == [0, 0]
+    assert verdict(on, "socket", 2, 1, 0, devices=True) == errno.EPERM
+    for call in ("connect", "accept", "accept4", "socketpair"):
+        assert verdict(on, call, devices=True) == errno.EPERM
+    for call in ("socket", "bind", "listen"):
+        assert verdict(on, call, 1) == errno.EPERM
+
+
+@pytest.mark.parametrize("on", MACHINES)
 def test_once_threads_are_placed_the_main_one_alone_moves(on: Machine) -> None:
     made, number = program(placing(PID), on), sys_.number("sched_setaffinity", on)
     found = [runs(made, number=number, arguments=(who,), processor=sys_.AUDIT[on]) for who in (0, PID, 1)]
