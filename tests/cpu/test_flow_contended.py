@@ -33,7 +33,7 @@ def copied(course: Course, folder: Path, disturbed: float) -> Course:
     records = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     timed = [record["event"] for record in records if record["event"]["kind"] == "plan-admitted"]
     for event in (event for event in timed if event["plan"]["step_ns"]):
-        event["plan"]["disturbed"] = disturbed
+        event["plan"] |= {"disturbed": disturbed, "comparison": "INCONCLUSIVE" if disturbed else "FASTER"}
     (run / "events.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return replace(course, run=run, lock=lock)
 
