@@ -171,7 +171,7 @@ def _template_losses(template: Template, machine: _Machine) -> Iterator[Loss]:
             share=0.05, reason=f"vectors of {VECTOR_BYTES[asked]} bytes where {machine.vector_bytes} are to be had"
         )
     matrices = [port for port in machine.region.ports if port.role == "weight" and len(port.shape) == 2]
-    if matrices and machine.tiled:
+    if machine.tiled:
         if _TILES in template.arch:
             yield Loss(share=0.0, reason="a chunk of tokens multiplied in tiles (AMX)")
         else:

@@ -21,7 +21,6 @@
 
 constexpr long GROUP = q_heads / kv_heads;
 constexpr long QUERIES = ROWS / GROUP;
-constexpr long HELD = (QUERIES * GROUP + HIGH - 1) / HIGH * HIGH;  // rows of a task with those that fill its last tile
 constexpr long WIDTH = whole_panels(head_dim);
 constexpr long CELLS = cells_of<k_cache_t, head_dim>;
 
@@ -131,17 +130,30 @@ inline float soften(float* w, long low, long high, float& top, vf& total) {
     return keep;
 }
 
-// What a task knows of its rows between two blocks.
-struct Rows {
-    float top[HELD];
-    alignas(64) vf total[HELD];  // by lane: summed over lanes at the end
-    alignas(64) float sum[HELD][WIDTH];
+// What a task knows of its rows between two blocks; with those that fill the last of `AT_ONCE`.
+template <int AT_ONCE> struct Rows {
+    static constexpr long held = (QUERIES * GROUP + AT_ONCE - 1) / AT_ONCE * AT_ONCE;
+    float top[held];
+    alignas(64) vf total[held];  // by lane: summed over lanes at the end
+    alignas(64) float sum[held][WIDTH];
+};
+
+// One way to compute: how a block of slots is packed, and what it adds to AT_ONCE rows.
+struct Vectors {
+    static constexpr int at_once = HIGH;
+    alignas(64) float keys[BLOCK * whole_vectors(CELLS)], values[BLOCK * WIDTH];
+
+    void pack(const k_cache_t* k, const v_cache_t* v, long here) {
+        pack_rows_across<k_cache_t, head_dim>(k, here, keys);
+        pack_columns<v_cache_t, head_dim, BLOCK>(v, here, values);
+    }
+    void attend(
+        const float* q, const long (&low)[HIGH], const long (&high)[HIGH], long /* some */, long row, Rows<HIGH>& rows);
 };
 
 // One block of slots for HIGH rows: `low` and `high` are the slots that each row sees, counted in the block.
-inline void attend_tile(
-    const float* q, const float* keys, const float* values, const long (&low)[HIGH], const long (&high)[HIGH],
-    long row, Rows& rows) {
+inline void Vectors::attend(
+    const float* q, const long (&low)[HIGH], const long (&high)[HIGH], long /* some */, long row, Rows<HIGH>& rows) {
     alignas(64) float weights[HIGH][BLOCK], keep[HIGH];
     long first = BLOCK, last = 0, all_from = 0, all_to = BLOCK;
     for (int r = 0; r < HIGH; ++r) {
@@ -178,32 +190,32 @@ template <class T> inline void fetch_rows(const T* rows, long begin, long end) {
 }
 
 // Attention of the tokens [begin, end) of a chunk, all query heads of one KV head.
-template <class A> inline void attend_task(const A& a, long head, long begin, long end, Rows& rows, float* packed) {
+template <class Way, class A>
+inline void attend_task(const A& a, long head, long begin, long end, Rows<Way::at_once>& rows, Way& way) {
+    constexpr int at_once = Way::at_once;
     const long n = *a.count, count = (end - begin) * GROUP;
     const float* q = a.queries + (head * n + begin) * GROUP * CELLS;
     // The slots that the query of row r reads; rows that only fill a tile go with the last token.
     const auto position = [&](long r) { return a.positions[std::min(begin + r / GROUP, end - 1)]; };
     const auto lowest = [&](long r) { return window ? std::max<long>(0, position(r) - window + 1) : 0; };
-    float *keys = packed, *values = packed + BLOCK * whole_vectors(CELLS);
-    for (long r = 0; r < HELD; ++r) rows.top[r] = -INFINITY, rows.total[r] = vf{};
+    for (long r = 0; r < rows.held; ++r) rows.top[r] = -INFINITY, rows.total[r] = vf{};
     std::memset(rows.sum, 0, sizeof rows.sum);
     const long stop = position(count - 1) + 1;
     for (long slot = lowest(0) / BLOCK * BLOCK; slot < stop; slot += BLOCK) {
         const long here = std::min(BLOCK, stop - slot), from = (head * context + slot) * head_dim;
-        pack_rows_across<k_cache_t, head_dim>(a.k_cache + from, here, keys);
-        pack_columns<v_cache_t, head_dim, BLOCK>(a.v_cache + from, here, values);
+        way.pack(a.k_cache + from, a.v_cache + from, here);
         // While a tile is computed, its share of the next block comes closer.
         const long next = std::clamp<long>(stop - slot - BLOCK, 0, BLOCK);
-        for (long row = 0; row < count; row += HIGH) {
-            const long near = next * row / count, far = next * std::min(row + HIGH, count) / count;
+        for (long row = 0; row < count; row += at_once) {
+            const long near = next * row / count, far = next * std::min(row + at_once, count) / count;
             fetch_rows(a.k_cache + from + BLOCK * head_dim, near, far);
             fetch_rows(a.v_cache + from + BLOCK * head_dim, near, far);
-            long low[HIGH], high[HIGH];
-            for (int r = 0; r < HIGH; ++r) {
+            long low[at_once], high[at_once];
+            for (int r = 0; r < at_once; ++r) {
                 high[r] = std::clamp<long>(position(row + r) + 1 - slot, 0, here);
                 low[r] = std::clamp<long>(lowest(row + r) - slot, 0, here);
             }
-            attend_tile(q + row * CELLS, keys, values, low, high, row, rows);
+            way.attend(q + row * CELLS, low, high, count - row, row, rows);
         }
     }
     for (long r = 0; r < count; ++r) {
@@ -213,9 +225,9 @@ template <class A> inline void attend_task(const A& a, long head, long begin, lo
     }
 }
 
-template <class A> inline void attend_chunk(const A& a, int rank, int size) {
-    alignas(64) float packed[BLOCK * (whole_vectors(CELLS) + WIDTH)];
-    Rows rows;
+template <class Way = Vectors, class A> inline void attend_chunk(const A& a, int rank, int size) {
+    Way way;
+    Rows<Way::at_once> rows;
     // A short chunk, or few heads, still gives every thread a task.
     const long n = *a.count, queries = std::min(QUERIES, (n * kv_heads + size - 1) / size);
     const long blocks = (n + queries - 1) / queries;
@@ -223,6 +235,6 @@ template <class A> inline void attend_chunk(const A& a, int rank, int size) {
         const long turn = task / size, place = task % size, owner = turn % 2 ? size - 1 - place : place;
         if (owner != rank) continue;
         const long begin = (blocks - 1 - task / kv_heads) * queries;
-        attend_task(a, task % kv_heads, begin, std::min(n, begin + queries), rows, packed);
+        attend_task(a, task % kv_heads, begin, std::min(n, begin + queries), rows, way);
     }
 }

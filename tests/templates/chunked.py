@@ -121,10 +121,12 @@ class Workshop:
         if change is not None:
             assert source.text.count(change[0]) == 1, change[0]
             source = replace(source, text=source.text.replace(*change))
-        if target is not None and not {*target.isa} <= {*self.target.isa}:
+        lacking = {*here.isa} - {*self.target.isa}
+        emulated = {"avx512": EMULATED, "amx": "#define TILES_EMULATED\n"}
+        for family in (family for family in emulated if any(name.startswith(family) for name in lacking)):
             before, after = source.text.split("#include <immintrin.h>\n")
-            text = f"{before}#include <immintrin.h>\n{EMULATED}{after}"
-            source = replace(source, text=text, flags=tuple(f for f in source.flags if "avx512" not in f))
+            text = f"{before}#include <immintrin.h>\n{emulated[family]}{after}"
+            source = replace(source, text=text, flags=tuple(f for f in source.flags if family not in f))
         binary = compile(source, self.store, toolchain=self.toolchain, limit_s=120)
         assert isinstance(binary, Binary), binary
         return Built(template=template, region=region, source=source, binary=binary, library=Library(Path(binary.path)))

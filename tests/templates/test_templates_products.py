@@ -213,11 +213,21 @@ def test_a_search_has_few_points(workshop: Workshop, id: str, dtype: DType) -> N
         assert template.defaults in points
 
 
-@pytest.mark.parametrize(("isa", "first"), [("amx", "tiles"), ("avx512_bf16", "panels")])
-def test_where_there_is_amx_its_tiles_come_first(workshop: Workshop, isa: str, first: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "isa", "first"),
+    [
+        ("linear-merged", "amx", "tiles"),
+        ("linear-merged", "avx512_bf16", "panels"),
+        ("rope-attention-prefill", "amx", "tiles"),
+        ("rope-attention-prefill", "avx512_bf16", "blocks"),
+    ],
+)
+def test_where_there_is_amx_its_tiles_come_first(workshop: Workshop, kind: str, isa: str, first: str) -> None:
     machine = replace(workshop.target, isa=MORE[isa])
-    region = any_chunk("linear-merged", replace(odd("linear-merged", "bf16"), tokens=TOKENS))
-    templates = [CATALOG.get(f"linear-merged/{way}", "bf16") for way in ("panels", "panels-rows", "tiles")]
+    at = replace(odd(kind, "bf16"), tokens=TOKENS, q_heads=4, kv_heads=2, head_dim=64)
+    region = any_chunk(kind, at)
+    ways = ("panels", "panels-rows", "tiles") if kind in FAMILIES else ("blocks", "tiles")
+    templates = [CATALOG.get(f"{kind}/{way}", "bf16") for way in ways]
     space = Space(region, templates, machine)
     asked = Question(
         region=region,
@@ -228,8 +238,8 @@ def test_where_there_is_amx_its_tiles_come_first(workshop: Workshop, isa: str, f
         candidates=tuple(space),
     )
     order = adviser_of("heuristic").advise(asked).order
-    ways = {candidate.id: candidate.template for candidate in space}
-    assert ways[order[0]].startswith(f"linear-merged/{first}")
+    templates_of = {candidate.id: candidate.template for candidate in space}
+    assert templates_of[order[0]].startswith(f"{kind}/{first}")
 
 
 @pytest.mark.parametrize("id", ["linear/panels", "linear/tiles"])

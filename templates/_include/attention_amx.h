@@ -1,0 +1,202 @@
+// Attention of a chunk (attention_chunk.h) whose two products run in AMX tiles: bf16 queries, keys and values.
+//
+//   scores   q [32 rows][32 elements]      x  keys   [16 pairs of elements][16 slots]     = the panels of pack_rows_across
+//   values   weights [32 rows][32 slots]   x  values [16 pairs of slots][16 elements]     = two rows of the cache, zipped
+//
+//   tiles 0-3   sums of 32 rows x 32 columns      4-5   32 rows of queries or weights      6-7   32 slots or elements
+//
+// Scores of a block are stored once as float, softened row by row, and rounded to bf16, as the second product takes
+// them; a row's total is that of the rounded weights, so that they sum to one. Sums over slots stay in tile registers
+// for a whole block. A weight of a slot that a row does not see is zero: its product adds nothing, but where the value
+// is no number. Such a group of 32 slots, where a row sees some of them alone, is multiplied row by row without what
+// the row does not see.
+#include "attention_chunk.h"
+#include "tiles.h"
+
+static_assert(paired<k_cache_t> && paired<v_cache_t> && head_dim % 32 == 0 && BLOCK % 32 == 0);
+
+constexpr int PAIR_ROWS = 32;  // rows of queries at a time
+constexpr long DEEP = 32;      // elements, or slots, that one product adds up
+
+struct TileWay {
+    static constexpr int at_once = PAIR_ROWS;
+    static constexpr long groups = BLOCK / DEEP;
+    static constexpr long group_cells = DEEP / 2 * 2 * 16;  // of the values of a group and 16 elements of a head
+    alignas(64) float keys[BLOCK * CELLS];
+    alignas(64) uint16_t values[head_dim / 16 * groups * group_cells];
+    alignas(64) float scores[PAIR_ROWS][BLOCK];
+    alignas(64) bf16 weights[PAIR_ROWS][BLOCK];
+    bool numbers[groups];  // whether all values of a group are finite
+    TileUnit unit;
+
+    static long place(long panel, long group) { return (panel * groups + group) * group_cells; }
+
+    void pack(const k_cache_t* k, const v_cache_t* v, long here) {
+        pack_rows_across<k_cache_t, head_dim>(k, here, keys);
+        for (long group = 0; group * DEEP < here; ++group) {
+            vu odd = {};
+            for (long pair = 0; pair < DEEP / 2; ++pair) {
+                const long slot = group * DEEP + 2 * pair;
+                for (long panel = 0; panel < head_dim / 16; ++panel) {
+                    const vu zipped = row(v, slot, here, panel) | row(v, slot + 1, here, panel) << 16;
+                    std::memcpy(values + place(panel, group) + pair * 32, &zipped, 64);
+                    odd |= (vu)((zipped & 0x7f80u) == 0x7f80u) | (vu)((zipped & 0x7f800000u) == 0x7f800000u);
+                }
+            }
+            uint32_t lanes[16], any = 0;
+            std::memcpy(lanes, &odd, 64);
+            for (uint32_t lane : lanes) any |= lane;
+            numbers[group] = !any;
+        }
+    }
+
+    // 16 elements of a slot's value, a lane each; zeros beyond the slots that are there.
+    static vu row(const v_cache_t* v, long slot, long here, long panel) {
+        vh half = {};
+        if (slot < here) std::memcpy(&half, v + slot * head_dim + panel * 16, 32);
+        return __builtin_convertvector(half, vu);
+    }
+
+    void attend(
+        const float* q, const long (&low)[PAIR_ROWS], const long (&high)[PAIR_ROWS], long some, long row,
+        Rows<PAIR_ROWS>& rows) {
+        long first = BLOCK, last = 0, all_from = 0, all_to = BLOCK;
+        for (int r = 0; r < PAIR_ROWS; ++r) {
+            first = std::min(first, low[r]), all_from = std::max(all_from, low[r]);
+            last = std::max(last, high[r]), all_to = std::min(all_to, high[r]);
+        }
+        if (first >= last) return;
+        const long from = first / DEEP, to = (last + DEEP - 1) / DEEP;
+        if (some > 16) score<2>(q, from, to);
+        else score<1>(q, from, to);
+        const int many = some > 16 ? 32 : 16;
+        for (int r = 0; r < many; ++r) {
+            const float keep =
+                soften_rounded(scores[r], weights[r], from * DEEP, to * DEEP, low[r], high[r], rows.top[row + r],
+                               rows.total[row + r]);
+            if (keep != 1.0f)
+                for (long i = 0; i < WIDTH; i += LANES)
+                    wide::store(&rows.sum[row + r][i], wide::load(&rows.sum[row + r][i]) * keep);
+        }
+        // Groups that are multiplied at once, between those that are not.
+        long begin = from;
+        for (long group = from; group <= to; ++group) {
+            const bool whole = group < to && group * DEEP >= all_from && (group + 1) * DEEP <= all_to;
+            if (group < to && (numbers[group] || whole)) continue;
+            if (some > 16) gather<2>(begin, group, row, rows);
+            else gather<1>(begin, group, row, rows);
+            if (group < to) gather_seen(group, low, high, int(std::min<long>(many, some)), row, rows);
+            begin = group + 1;
+        }
+    }
+
+    template <int A> void score(const float* q, long from, long to) {
+        constexpr long across = ACROSS * sizeof(float), pitch = BLOCK * sizeof(float), step = CELLS * sizeof(float);
+        for (long group = from; group < to; ++group) {
+            const float* panel = keys + group * DEEP * CELLS;
+            zero<A>();
+            for (long c = 0; c < CELLS; c += 16) {
+                unit.template load<4>(q + c, step);
+                if constexpr (A > 1) unit.template load<5>(q + 16 * CELLS + c, step);
+                unit.template load<6>(panel + c * ACROSS, across);
+                unit.template load<7>(panel + c * ACROSS + 16, across);
+                multiply<A>();
+            }
+            store<A>(&scores[0][group * DEEP], &scores[16 % PAIR_ROWS][group * DEEP], pitch);
+        }
+    }
+
+    // Adds the weights of the groups [from, to) times their values to the sums of the rows.
+    template <int A> void gather(long from, long to, long row, Rows<PAIR_ROWS>& rows) {
+        constexpr long pitch = WIDTH * sizeof(float), step = BLOCK * sizeof(bf16);
+        if (from >= to) return;
+        for (long panel = 0; panel < head_dim / 16; panel += 2) {
+            float *upper = &rows.sum[row][panel * 16], *lower = &rows.sum[row + 16][panel * 16];
+            load<A>(upper, lower, pitch);
+            for (long group = from; group < to; ++group) {
+                unit.template load<4>(&weights[0][group * DEEP], step);
+                if constexpr (A > 1) unit.template load<5>(&weights[16][group * DEEP], step);
+                unit.template load<6>(values + place(panel, group), 64);
+                unit.template load<7>(values + place(panel + 1, group), 64);
+                multiply<A>();
+            }
+            store<A>(upper, lower, pitch);
+        }
+    }
+
+    // The same for one group, each row with the values of the slots that it sees alone.
+    void gather_seen(
+        long group, const long (&low)[PAIR_ROWS], const long (&high)[PAIR_ROWS], int some, long row,
+        Rows<PAIR_ROWS>& rows) {
+        alignas(64) uint16_t seen[2][group_cells];
+        unit.shape(1);
+        for (int r = 0; r < some; ++r)
+            for (long panel = 0; panel < head_dim / 16; panel += 2) {
+                float* sum = &rows.sum[row + r][panel * 16];
+                for (int c = 0; c < 2; ++c) {
+                    std::memcpy(seen[c], values + place(panel + c, group), sizeof seen[c]);
+                    for (long slot = 0; slot < DEEP; ++slot) {
+                        const long at = group * DEEP + slot;
+                        if (at >= low[r] && at < high[r]) continue;
+                        for (int i = 0; i < 16; ++i) seen[c][slot / 2 * 32 + 2 * i + slot % 2] = 0;
+                    }
+                }
+                load<1>(sum, sum, 64);
+                unit.template load<4>(&weights[r][group * DEEP], 64);
+                unit.template load<6>(seen[0], 64);
+                unit.template load<7>(seen[1], 64);
+                multiply<1>();
+                store<1>(sum, sum, 64);
+            }
+        unit.shape(TileUnit::TILE_ROWS);
+    }
+
+    template <int A> void zero() {
+        unit.template zero<0>(), unit.template zero<1>();
+        if constexpr (A > 1) unit.template zero<2>(), unit.template zero<3>();
+    }
+    template <int A> void load(const float* upper, const float* lower, long pitch) {
+        unit.template load<0>(upper, pitch), unit.template load<1>(upper + 16, pitch);
+        if constexpr (A > 1) unit.template load<2>(lower, pitch), unit.template load<3>(lower + 16, pitch);
+    }
+    template <int A> void multiply() {
+        unit.template multiply<0, 0>(), unit.template multiply<0, 1>();
+        if constexpr (A > 1) unit.template multiply<1, 0>(), unit.template multiply<1, 1>();
+    }
+    template <int A> void store(float* upper, float* lower, long pitch) {
+        unit.template store<0>(upper, pitch), unit.template store<1>(upper + 16, pitch);
+        if constexpr (A > 1) unit.template store<2>(lower, pitch), unit.template store<3>(lower + 16, pitch);
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);  // what follows reads what was stored
+    }
+
+    // As `soften` of attention_chunk.h, from scores without their scale to weights of bf16: those of the slots
+    // [from, to) that the row does not see are zeros.
+    static float soften_rounded(
+        const float* score, bf16* weight, long from, long to, long low, long high, float& top, vf& total) {
+        vi lane;
+        for (int j = 0; j < LANES; ++j) lane[j] = j;
+        const auto seen = [&](long i) { return (lane + int(i) >= int(low)) & (lane + int(i) < int(high)); };
+        const long first = low / LANES * LANES;
+        vf tops = splat(-INFINITY);
+        for (long i = first; i < high; i += LANES) {
+            vf here = wide::load(score + i) * scale;
+            if (i < low || i + LANES > high) here = seen(i) ? here : splat(-INFINITY);
+            tops = here > tops ? here : tops;
+        }
+        const float here = low < high ? top_lane(tops) : -INFINITY, next = here > top ? here : top;
+        const float shift = next == -INFINITY ? 0.0f : next;
+        const float keep = next == top ? 1.0f : std::exp(top - shift);
+        total = total * keep;
+        for (long i = from; i < to; i += LANES) {
+            vf made = {};
+            if (i < high && i + LANES > low) {
+                made = exponential_below(wide::load(score + i) * scale - shift);
+                if (i < low || i + LANES > high) made = seen(i) ? made : vf{};
+            }
+            wide::store(weight + i, made);
+            total = total + wide::load(weight + i);
+        }
+        top = next;
+        return keep;
+    }
+};
