@@ -134,7 +134,7 @@ class TaskScheduler:
         Both are shared out in proportion to the square root of what each task could still gain: down to its floor, or
         to the time that the adviser expects at best. On a busy machine the search ends sooner: confirming takes longer.
         """
-        best = self.best_ns()
+        best = {**{task.region.id: self.fallback_ns(task.region) for task in chosen}, **self.best_ns()}
         room = {task.region.id: math.sqrt(_room(task, best[task.region.id], self._advised(task))) for task in chosen}
         left, total = max(budget - self._trials.candidates, 0), sum(room.values())
         to_come = total
@@ -155,7 +155,11 @@ class TaskScheduler:
             self._say(self.best_ns())
 
     def confirm(self, chosen: Sequence[TuneTask]) -> None:
-        """Confirm the finalists of `chosen` on fresh data, each task in an equal part of the time left for that."""
+        """Confirm the finalists of `chosen` on fresh data, each task in an equal part of the time left for that.
+
+        Tasks of which nothing was tried have none.
+        """
+        chosen = [task for task in chosen if self._trials.of(task.region.id)]
         for at, task in enumerate(chosen):
             own, left = task.region.id, part_of(self._confirming, 1 / (len(chosen) - at))
             self._trials.add(own, self._tuner.confirm(task, self._trials.of(own), left))

@@ -26,6 +26,7 @@ from agentcompile.tuning.run_trials import RunTrials
 from agentcompile.tuning.scheduler import BATCH, TaskScheduler
 from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.untimed import Estimates
+from tests.unit import runs
 from tests.unit.fakes import linear_region, rows_template, target
 from tests.unit.graphs import qwen3
 from tests.unit.test_admission import CEILING
@@ -224,3 +225,58 @@ def test_a_search_that_is_short_of_time_estimates_what_pytorch_takes_where_nothi
     assert unserved.id not in measured
     assert of({tried.region.id: 3000, unserved.id: 7000}, 1.0) == 7000.0, "it is known"
     assert of({tried.region.id: 3000, unserved.id: 7000}, 100.0) == 7000.0
+
+
+class Searcher(Judge):
+    """Finds nothing, and keeps which regions it was asked about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.searched, self.confirmed = list[str](), list[str]()
+
+    def search(self, task: TuneTask, *_: object) -> list[Any]:
+        self.searched.append(task.region.id)
+        return []
+
+    def confirm(self, task: TuneTask, *_: object) -> list[Any]:
+        self.confirmed.append(task.region.id)
+        return []
+
+
+def test_an_untried_region_may_be_searched_and_one_without_trials_is_not_confirmed(tmp_path: Path) -> None:
+    tried, untried = of_rows(64), of_rows(128)
+    judge: Any = Searcher()
+    baselines = BaselineTimes(judge, Notes(Store(tmp_path)), target(), "p", 0)
+    baselines.note(tried.region.id, 3000)
+    trials = RunTrials([tried, untried], JobMaker(target()))
+    trials.put(tried.region.id, [runs.trial()])
+    scheduler = TaskScheduler(trials, judge, baselines, "dram", lambda: 9.0, estimate=lambda region: 1000.0)
+    scheduler.confirm([tried, untried])
+    assert judge.confirmed == [tried.region.id]
+    assert untried.region.id not in trials.by_region, "it still counts as untried"
+    assert scheduler.fallback_ns(untried.region) == 3000.0
+    judge.search = lambda task, *_: judge.searched.append(task.region.id) or [runs.trial()]
+    baselines.note(untried.region.id, 4000)
+    scheduler.search([tried, untried], 100, None)  # type: ignore[arg-type]
+    assert set(judge.searched) == {tried.region.id, untried.region.id}
+
+
+@pytest.mark.parametrize(
+    ("first_s", "left_s"), [(1.0, 50.0), (20.0, 45.0), (60.0, -15.0)], ids=["quiet", "busy", "busier"]
+)
+def test_a_search_leaves_the_time_in_which_finalists_are_confirmed(
+    tmp_path: Path, first_s: float, left_s: float
+) -> None:
+    one, found = of_rows(64), list[float]()
+    judge: Any = Searcher()
+    judge.search = lambda *asked: found.append(asked[-1]()) or []
+    baselines = BaselineTimes(judge, Notes(Store(tmp_path)), target(), "p", 0)
+    baselines.note(one.region.id, 3000)
+    scheduler = TaskScheduler(
+        RunTrials([one], JobMaker(target())), judge, baselines, "dram", lambda: 50.0 + first_s - judge.now,
+        lambda: 75.0 + first_s - judge.now,
+    )  # fmt: skip
+    judge.first_trials = lambda *_: setattr(judge, "now", first_s) or [runs.trial()]
+    scheduler.try_first_candidates(1)
+    scheduler.search([one], 100, None)  # type: ignore[arg-type]
+    assert found == [pytest.approx(max(0.0, min(left_s, 75.0 - 1.5 * first_s)))]
