@@ -90,8 +90,15 @@ def _allow_clusters(function: Any, name: str) -> None:
         for extent in extents
     ]
     if math.prod(max(int(extent), 1) for extent in wide) > _PORTABLE_CLUSTER:
-        allowed = driver.cuFuncSetAttribute(function, attributes.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1)
-        _checked(allowed, f"{name}: the device takes no clusters of so many blocks")
+        _allow_larger_clusters(function, name)
+
+
+def _allow_larger_clusters(function: Any, name: str) -> None:
+    driver = _driver()
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+    _checked(
+        driver.cuFuncSetAttribute(function, attribute, 1), f"{name}: the device takes no clusters of so many blocks"
+    )
 
 
 def _parameters(function: Any) -> Iterator[tuple[int, int]]:
@@ -119,15 +126,15 @@ class Call:
     def of(module: Module, launch: Launch, pointers: Sequence[int], *, dependent: bool) -> Call:
         """Bind `launch` to `pointers`; `dependent`: it may start while the one before runs (capability 9.0 and up)."""
         driver, entry = _driver(), module.entry(launch.entry, int(launch.shared_bytes))
+        if math.prod(_three(launch.cluster)) > _PORTABLE_CLUSTER:
+            _allow_larger_clusters(entry.function, f"{module.path}: {launch.entry}")
         config = driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = _three(launch.grid)
         config.blockDimX, config.blockDimY, config.blockDimZ = _three(launch.block)
         config.sharedMemBytes = entry.shared_bytes + int(launch.shared_bytes)
-        if dependent and launch.pdl:
-            attribute = driver.CUlaunchAttribute()
-            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-            attribute.value.programmaticStreamSerializationAllowed = 1
-            config.attrs, config.numAttrs = [attribute], 1
+        attributes = list(_attributes(launch, dependent=dependent))
+        if attributes:
+            config.attrs, config.numAttrs = attributes, len(attributes)
         words, places = entry.room(pointers)
         return Call(function=entry.function, config=config, keep=(words, places), parameters=ctypes.addressof(places))
 
@@ -140,6 +147,28 @@ class Call:
         driver = _driver()
         self.config.hStream = stream
         _checked(driver.cuLaunchKernelEx(self.config, self.function, self.parameters, 0), "a kernel cannot be started")
+
+
+def _attributes(launch: Launch, *, dependent: bool) -> Iterator[Any]:
+    """Yield what a launch asks for beside its geometry: clusters, all blocks at once, and an early start."""
+    driver = _driver()
+    names = driver.CUlaunchAttributeID
+    if launch.cluster:
+        cluster = driver.CUlaunchAttribute()
+        cluster.id = names.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        extents = cluster.value.clusterDim
+        extents.x, extents.y, extents.z = _three(launch.cluster)
+        yield cluster
+    if launch.cooperative:
+        cooperative = driver.CUlaunchAttribute()
+        cooperative.id = names.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+        cooperative.value.cooperative = 1
+        yield cooperative
+    if dependent and launch.pdl:
+        early = driver.CUlaunchAttribute()
+        early.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        early.value.programmaticStreamSerializationAllowed = 1
+        yield early
 
 
 def _primary_context() -> None:

@@ -34,6 +34,8 @@ class DeviceRunner:
         self._calls: list[list[Call]] = []
         self._stirs: list[Call] = []
         self._batches: dict[bool, Batches] = {}
+        self._loaded = False
+        """Whether the copies hold what their arenas held at some time: before, a kernel would read any numbers."""
 
     def handle(self, request: Request) -> Reply:
         """Answer a request.
@@ -115,6 +117,10 @@ class DeviceRunner:
         mirror.store()
 
     def _timed(self, request: TimeKernel) -> Timed:
+        if not self._loaded:
+            for mirror in self._mirrors:
+                mirror.load()
+            self._loaded = True
         batches = self._batches[request.stirred]
         warm, shown = batches.of(warm_up(request.batch)), request.shown or request.stirred
         batches.of(request.batch)  # a capture launches, too, and what follows counts the changes of inputs

@@ -177,6 +177,28 @@ def test_a_task_that_names_the_device_itself_is_judged_there(home: Path, tmp_pat
     assert not failed(report), report
 
 
+CLUSTERED = """\
+extern "C" __global__ void kernel_main(const __grid_constant__ kernel_main_args a) {
+    unsigned ranks, rank;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(ranks));
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    const long row = blockIdx.x, i = threadIdx.x;
+    const float wrong = ranks == 2 && rank == blockIdx.x % 2 ? 0.0f : 9.0f;
+    if (i < in0_d1) a.out0[row * in0_d1 + i] = fmaxf(a.in0[row * in0_d1 + i], 0.0f) * a.weight[i] + a.shift[i] + wrong;
+}
+"""
+
+
+def test_blocks_are_launched_in_the_clusters_that_the_manifest_asks_for(home: Path, tmp_path: Path) -> None:
+    path = tmp_path / "placed.py"
+    path.write_text(PLACED)
+    manifest = kernels.manifest("placed", ("in0", "weight", "shift", "out0"), "fp32")
+    for clusters, right in (("cluster = [2]\n", True), ("", False)):
+        with opened(home, path) as made:
+            report = checked(made, Written(manifest=manifest + clusters, kernel=CLUSTERED))
+        assert (not failed(report)) == right, (clusters, report)
+
+
 PRODUCT = """\
 import torch
 from torch import nn

@@ -197,6 +197,22 @@ def test_results_come_back_from_a_device_where_somebody_looks_and_only_there(
         owner.close()
 
 
+def test_no_launch_sees_memory_that_nothing_was_written_to(device: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"in0": 4 * NUMBERS, "out0": 4 * NUMBERS, TABLE: 8 * table_numbers()}
+    owners = [ArenaOwner(sizes, "before") for _ in range(SETS)]
+    for at, owner in enumerate(owners):
+        ArenaView(owner.file, at).buffer("in0", torch.float32, (NUMBERS,)).fill_(1.5)
+    runner, seen = Runner(owners, monkeypatch), set[float]()
+    monkeypatch.setattr(
+        runner, "double", lambda at: seen.update(runner._mirrors[at].buffers["in0"].view(torch.float32).tolist())
+    )
+    runner._bind(type("Bind", (), {"binary": "", "source": None, "region": None, "shared": (), "arch": "sm_90a"}))  # type: ignore[arg-type]
+    runner.handle(TimeKernel(batch=3))
+    assert seen == {1.5}, "captures launch, too"
+    for owner in owners:
+        owner.close()
+
+
 def test_a_device_that_cannot_be_used_is_the_machine_s_fault(device: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(request: object) -> None:
         raise RuntimeError("No CUDA GPUs are available\nmore")
