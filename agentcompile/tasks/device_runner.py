@@ -34,8 +34,6 @@ class DeviceRunner:
         self._calls: list[list[Call]] = []
         self._stirs: list[Call] = []
         self._batches: dict[bool, Batches] = {}
-        self._loaded = False
-        """Whether the copies hold what their arenas held at some time: before, a kernel would read any numbers."""
 
     def handle(self, request: Request) -> Reply:
         """Answer a request.
@@ -103,9 +101,14 @@ class DeviceRunner:
             turn = [pairs[at % len(pairs)] for at in range(count)]
             return _queue([call for stir, calls in turn for call in (stir, *calls)])
 
-        self._batches = {False: Batches(launches)}
+        # A launch reads no memory that nothing was written to, and no change of an input beyond the last one.
+        self._batches = {False: Batches(launches, ready=self._load)}
         if self._stirs:
-            self._batches[True] = Batches(stirred)
+            self._batches[True] = Batches(stirred, ready=self._load)
+
+    def _load(self) -> None:
+        for mirror in self._mirrors:
+            mirror.load()
 
     def _launch(self, request: Launch) -> None:
         mirror = self._mirrors[request.arena]
@@ -117,17 +120,13 @@ class DeviceRunner:
         mirror.store()
 
     def _timed(self, request: TimeKernel) -> Timed:
-        if not self._loaded:
-            for mirror in self._mirrors:
-                mirror.load()
-            self._loaded = True
         batches = self._batches[request.stirred]
         warm, shown = batches.of(warm_up(request.batch)), request.shown or request.stirred
         batches.of(request.batch)  # a capture launches, too, and what follows counts the changes of inputs
 
         def before() -> None:
-            for mirror in self._mirrors if shown else ():
-                mirror.load()
+            if shown:
+                self._load()
             warm()
 
         found = batches.timed(request.batch, before=before)

@@ -23,12 +23,12 @@ MOST_LAUNCHES = 1 << 10
 class Batches:
     """Graphs of so many launches of one arm, each captured when it is asked for first."""
 
-    def __init__(self, launches: Callable[[int], Action], *, graphs: bool = True) -> None:
+    def __init__(self, launches: Callable[[int], Action], *, graphs: bool = True, ready: Action = lambda: None) -> None:
         """Keep what makes `launches`, of a number of them from the first set on; one runs before each capture.
 
-        Without `graphs` they are launched from the host.
+        `ready` is called before that one. Without `graphs` they are launched from the host.
         """
-        self._launches, self._graphs, self._first = launches, graphs, launches(1)
+        self._launches, self._graphs, self._first, self._ready = launches, graphs, launches(1), ready
         self._known: dict[int, Action] = {}
         self._watch = Stopwatch()
 
@@ -63,6 +63,7 @@ class Batches:
         if count not in self._known:
             body = self._launches(count)
             if self._graphs:
+                self._ready()
                 self._known[count] = captured(body, before=self._first).replay
             else:
                 self._known[count] = body
