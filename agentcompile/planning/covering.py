@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from agentcompile.backends import backend_of
 from agentcompile.evaluation.time_budget import TimeBudget, floor_of
@@ -134,6 +135,9 @@ def cover(
         found = planned()
         while failed := not_accepted(prepared, acceptance, found):
             rejected.update(failed)
+            if rule in TIMED:  # what a region's fallback says of its candidates is no longer so
+                why = {region: ranker.of(region).fallback for region, _ in failed}
+                rankings = {id: replace(one, fallback=why.get(id, one.fallback)) for id, one in rankings.items()}
             found = planned()
         for part in {part.region: part for parts in (*found.decode, found.prefill) for part in parts}.values():
             if part.region in rankings and rankings[part.region].is_near(part.choice):

@@ -5,11 +5,12 @@
 //
 //   tiles 0-3   sums of 32 rows x 32 columns      4-5   32 rows of queries or weights      6-7   32 slots or elements
 //
-// Scores of a block are stored once as float, softened row by row, and rounded to bf16, as the second product takes
-// them; a row's total is that of the rounded weights, so that they sum to one. Sums over slots stay in tile registers
-// for a whole block. A weight of a slot that a row does not see is zero: its product adds nothing, but where the value
-// is no number. Such a group of 32 slots, where a row sees some of them alone, is multiplied row by row without what
-// the row does not see.
+// Scores of a block are stored once as float and softened row by row. The second product takes a weight as two numbers of
+// bf16, itself rounded and the rest of it, which hold 16 of its bits: one alone would err by more than the result's own
+// rounding where large values cancel. Sums over slots stay in tile registers for a whole block. A weight of a slot that
+// a row does not see is zero: its product adds nothing, but where the value is not finite. A group of 32 slots with such a
+// value is multiplied row by row, without what the row does not see, and what is not finite by the first part alone: the
+// other may be zero, or of the other sign.
 #include "attention_chunk.h"
 #include "tiles.h"
 
@@ -25,7 +26,7 @@ struct TileWay {
     alignas(64) float keys[BLOCK * CELLS];
     alignas(64) uint16_t values[head_dim / 16 * groups * group_cells];
     alignas(64) float scores[PAIR_ROWS][BLOCK];
-    alignas(64) bf16 weights[PAIR_ROWS][BLOCK];
+    alignas(64) bf16 weights[2][PAIR_ROWS][BLOCK];  // rounded, and what rounding left
     bool numbers[groups];  // whether all values of a group are finite
     TileUnit unit;
 
@@ -60,11 +61,8 @@ struct TileWay {
     void attend(
         const float* q, const long (&low)[PAIR_ROWS], const long (&high)[PAIR_ROWS], long some, long row,
         Rows<PAIR_ROWS>& rows) {
-        long first = BLOCK, last = 0, all_from = 0, all_to = BLOCK;
-        for (int r = 0; r < PAIR_ROWS; ++r) {
-            first = std::min(first, low[r]), all_from = std::max(all_from, low[r]);
-            last = std::max(last, high[r]), all_to = std::min(all_to, high[r]);
-        }
+        long first = BLOCK, last = 0;
+        for (int r = 0; r < PAIR_ROWS; ++r) first = std::min(first, low[r]), last = std::max(last, high[r]);
         if (first >= last) return;
         const long from = first / DEEP, to = (last + DEEP - 1) / DEEP;
         if (some > 16) score<2>(q, from, to);
@@ -72,8 +70,8 @@ struct TileWay {
         const int many = some > 16 ? 32 : 16;
         for (int r = 0; r < many; ++r) {
             const float keep =
-                soften_rounded(scores[r], weights[r], from * DEEP, to * DEEP, low[r], high[r], rows.top[row + r],
-                               rows.total[row + r]);
+                soften_in_two(scores[r], weights[0][r], weights[1][r], from * DEEP, to * DEEP, low[r], high[r],
+                              rows.top[row + r], rows.total[row + r]);
             if (keep != 1.0f)
                 for (long i = 0; i < WIDTH; i += LANES)
                     wide::store(&rows.sum[row + r][i], wide::load(&rows.sum[row + r][i]) * keep);
@@ -81,8 +79,7 @@ struct TileWay {
         // Groups that are multiplied at once, between those that are not.
         long begin = from;
         for (long group = from; group <= to; ++group) {
-            const bool whole = group < to && group * DEEP >= all_from && (group + 1) * DEEP <= all_to;
-            if (group < to && (numbers[group] || whole)) continue;
+            if (group < to && numbers[group]) continue;
             if (some > 16) gather<2>(begin, group, row, rows);
             else gather<1>(begin, group, row, rows);
             if (group < to) gather_seen(group, low, high, int(std::min<long>(many, some)), row, rows);
@@ -114,11 +111,13 @@ struct TileWay {
             float *upper = &rows.sum[row][panel * 16], *lower = &rows.sum[row + 16][panel * 16];
             load<A>(upper, lower, pitch);
             for (long group = from; group < to; ++group) {
-                unit.template load<4>(&weights[0][group * DEEP], step);
-                if constexpr (A > 1) unit.template load<5>(&weights[16][group * DEEP], step);
                 unit.template load<6>(values + place(panel, group), 64);
                 unit.template load<7>(values + place(panel + 1, group), 64);
-                multiply<A>();
+                for (const auto& part : weights) {
+                    unit.template load<4>(&part[0][group * DEEP], step);
+                    if constexpr (A > 1) unit.template load<5>(&part[16][group * DEEP], step);
+                    multiply<A>();
+                }
             }
             store<A>(upper, lower, pitch);
         }
@@ -128,24 +127,26 @@ struct TileWay {
     void gather_seen(
         long group, const long (&low)[PAIR_ROWS], const long (&high)[PAIR_ROWS], int some, long row,
         Rows<PAIR_ROWS>& rows) {
-        alignas(64) uint16_t seen[2][group_cells];
+        alignas(64) uint16_t seen[2][2][group_cells];  // [part of the weights][panel]
         unit.shape(1);
         for (int r = 0; r < some; ++r)
             for (long panel = 0; panel < head_dim / 16; panel += 2) {
                 float* sum = &rows.sum[row + r][panel * 16];
-                for (int c = 0; c < 2; ++c) {
-                    std::memcpy(seen[c], values + place(panel + c, group), sizeof seen[c]);
-                    for (long slot = 0; slot < DEEP; ++slot) {
-                        const long at = group * DEEP + slot;
-                        if (at >= low[r] && at < high[r]) continue;
-                        for (int i = 0; i < 16; ++i) seen[c][slot / 2 * 32 + 2 * i + slot % 2] = 0;
-                    }
-                }
+                for (int part = 0; part < 2; ++part)
+                    for (int c = 0; c < 2; ++c)
+                        for (long i = 0; i < group_cells; ++i) {
+                            const long at = group * DEEP + i / 32 * 2 + i % 2;
+                            const uint16_t value = values[place(panel + c, group) + i];
+                            const bool kept = at >= low[r] && at < high[r] && !(part && (value & 0x7f80) == 0x7f80);
+                            seen[part][c][i] = kept ? value : 0;
+                        }
                 load<1>(sum, sum, 64);
-                unit.template load<4>(&weights[r][group * DEEP], 64);
-                unit.template load<6>(seen[0], 64);
-                unit.template load<7>(seen[1], 64);
-                multiply<1>();
+                for (int part = 0; part < 2; ++part) {
+                    unit.template load<4>(&weights[part][r][group * DEEP], 64);
+                    unit.template load<6>(seen[part][0], 64);
+                    unit.template load<7>(seen[part][1], 64);
+                    multiply<1>();
+                }
                 store<1>(sum, sum, 64);
             }
         unit.shape(TileUnit::TILE_ROWS);
@@ -169,10 +170,10 @@ struct TileWay {
         __atomic_signal_fence(__ATOMIC_SEQ_CST);  // what follows reads what was stored
     }
 
-    // As `soften` of attention_chunk.h, from scores without their scale to weights of bf16: those of the slots
+    // As `soften` of attention_chunk.h, from scores without their scale to weights in two parts: those of the slots
     // [from, to) that the row does not see are zeros.
-    static float soften_rounded(
-        const float* score, bf16* weight, long from, long to, long low, long high, float& top, vf& total) {
+    static float soften_in_two(
+        const float* score, bf16* weight, bf16* rest, long from, long to, long low, long high, float& top, vf& total) {
         vi lane;
         for (int j = 0; j < LANES; ++j) lane[j] = j;
         const auto seen = [&](long i) { return (lane + int(i) >= int(low)) & (lane + int(i) < int(high)); };
@@ -194,7 +195,8 @@ struct TileWay {
                 if (i < low || i + LANES > high) made = seen(i) ? made : vf{};
             }
             wide::store(weight + i, made);
-            total = total + wide::load(weight + i);
+            wide::store(rest + i, made - wide::load(weight + i));
+            total = total + made;
         }
         top = next;
         return keep;

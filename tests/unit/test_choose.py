@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcompile.events import silent
 from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import (
     BuildFailed,
+    Choice,
     Crashed,
     Fallback,
     Finding,
@@ -20,11 +25,13 @@ from agentcompile.ir.trial import (
     Kernel,
     Measured,
     NumericReport,
+    Part,
     Rejected,
     TimedOut,
     Trial,
     Verdict,
 )
+from agentcompile.planning import covering
 from agentcompile.space import Space
 from agentcompile.tuning.ranking import LEAVING_NS, TIE, Ranking, Traits, finalists, rank, signature_of, why_fallback
 from tests.unit.fakes import linear_region, measured, rows_template, target
@@ -253,3 +260,32 @@ def test_each_candidate_is_counted_once_by_its_last_word() -> None:
 def test_a_region_without_trials_says_that_nothing_serves_it() -> None:
     ranking = ranked([])
     assert ranking.best == Fallback(reason="no template serves this region here")
+
+
+def test_a_kernel_that_is_not_accepted_is_named_in_the_reason_of_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = SPACE[0]
+    found = [measured(one, 0.3), confirmed(one, 0.3)]
+    kernel = ranked(found).best
+    told: list[str] = []
+
+    def plan(*asked: Any) -> Any:
+        told.append(asked[3]["r"].fallback.reason)
+        return SimpleNamespace(decode=((Part(region="r", choice=kernel, sites=()),),), prefill=(), decode_ns=0.0)
+
+    def accept(parts: Sequence[Part]) -> tuple[tuple[str, Choice], ...]:
+        if len(told) > 1:
+            return ()
+        found.append(failed(one, Incorrect(report=REPORT)))
+        return (("r", parts[0].choice),)
+
+    here = SimpleNamespace(device="cpu", target=SimpleNamespace(kind="cpu"))
+    prepared: Any = SimpleNamespace(
+        ceiling=None, prefill=SimpleNamespace(residency="dram"), decode=(), tasks=(), prompt_tasks=(), here=here
+    )
+    scheduler: Any = SimpleNamespace(trials=SimpleNamespace(by_region={}), fallback_ns=lambda region: 1.0)
+    acceptance: Any = SimpleNamespace(accept=accept)
+    ranker: Any = SimpleNamespace(of=lambda region: ranked(found))
+    monkeypatch.setattr(covering, "plan", plan)
+    covering.cover(prepared, scheduler, ranker, acceptance, {"r": ranked(found)}, "admitted", silent)
+    assert told[0].startswith("no kernel is faster: of 1 candidate 1 faster")
+    assert told[1] == "no kernel is faster: of 1 candidate 1 incorrect"
