@@ -12,7 +12,8 @@ from agentcompile.agents.answers import Draft, Planned, read_draft, read_plan
 from agentcompile.agents.arms import ARMS, roles_of
 
 ROOT = Path(__file__).parents[2]
-SESSIONS = sorted(path for path in (ROOT / "bench/results/refine/tasks-answers").iterdir() if path.is_dir())
+FOLDERS = ("tasks-answers", "tasks-cuda-answers")
+SESSIONS = [path for name in FOLDERS for path in sorted((ROOT / "bench/results/refine" / name).iterdir())]
 
 
 def role_of(exchange: Exchange) -> str:
