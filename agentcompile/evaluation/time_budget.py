@@ -1,7 +1,7 @@
 """The wall time that a search and the tuning of its steps may take together, and each stage's share of it.
 
 In: seconds and a clock. Out: the seconds that are left, in all or until a stage's share is used. Work that is required
-at any time (one candidate a region, and one timing of the plan beside PyTorch) ignores the budget.
+at any time (one candidate of each region that a plan needs, one timing of the plan beside PyTorch) ignores the budget.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def search(
     """
     with stage(emit, "search") as say:
         first = FirstRegions(prepared=prepared, scheduler=scheduler)
-        if least := floor_of(len(first.needed()), budget.searching(), others_running(), cpus_at_once()):
+        if least := floor_of(len(first.needed(())), budget.searching(), others_running(), cpus_at_once()):
             emit(Warned(text=least))
         scheduler.evaluate_requests()
         scheduler.try_first_candidates(tried, first.needed, first.others)

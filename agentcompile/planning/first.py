@@ -7,7 +7,7 @@ that a plan has fewer than half of them; a search that is short of time leaves t
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from agentcompile.backends import backend_of
@@ -30,31 +30,34 @@ is needed where the kernels of those that it overlaps with are not as fast."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstRegions:
-    """The regions to try first, by the trials that `scheduler` has at each call."""
+    """The regions to try first, by the trials that `scheduler` has at each call.
+
+    `tried` has the ids of those whose first candidates were tried: trials that a person asked for make a region none.
+    """
 
     prepared: PreparedModel
     scheduler: TaskScheduler
 
-    def needed(self) -> tuple[TuneTask, ...]:
-        """Return the untried tasks of the cheapest covers by what is known, largest share first.
+    def needed(self, tried: Collection[str]) -> tuple[TuneTask, ...]:
+        """Return the untried tasks of the cheapest covers by what is known, those of decode steps first.
 
         Where nothing was tried, kernels are assumed to run at their roofline, so that the largest regions are taken.
         """
-        best, about = self.scheduler.best_ns(), self._estimates()
+        best, about = self._best_ns(tried), self._estimates()
         untried = self._roofline_ns if not best else lambda region: HOPE * self.scheduler.fallback_ns(region)
         pytorch = self.scheduler.fallback_ns if best else about.fallback_ns
         found = {id for cut in self._cuts for id in _cheapest(cut, self._times(cut, best, untried, pytorch))}
         if not backend_of(self.prepared.here.device).any_chunk:  # a chunk's regions have few candidates there
             found |= {task.region.id for task in self.prepared.prompt_tasks}
-        return tuple(task for task in self._tasks if task.region.id in found - best.keys())
+        return tuple(task for task in self._tasks if task.region.id in found.difference(tried))
 
-    def others(self) -> tuple[TuneTask, ...]:
+    def others(self, tried: Collection[str]) -> tuple[TuneTask, ...]:
         """Return the untried tasks, first those that would enter a cover if they were as good as those tried.
 
         As good means: as many times slower than their roofline as the median region of their phase.
         """
-        best = self.scheduler.best_ns()
-        rest = [task for task in self._tasks if task.region.id not in best]
+        best = self._best_ns(tried)
+        rest = [task for task in self._tasks if task.region.id not in tried]
         slower: dict[Phase, list[float]] = {}
         for task in self._tasks:
             if task.region.id in best:
@@ -67,6 +70,9 @@ class FirstRegions:
         }
         first = contenders(self._cuts, rest, {**best, **hoped}, self.scheduler.fallback_ns)
         return (*first, *(task for task in rest if task not in first))
+
+    def _best_ns(self, tried: Collection[str]) -> dict[str, float]:
+        return {id: ns for id, ns in self.scheduler.best_ns().items() if id in tried}
 
     @property
     def _tasks(self) -> tuple[TuneTask, ...]:

@@ -28,7 +28,7 @@ NEAR = 0.93
 LENIENCE = 0.9
 """Factor on a region's roofline floor, below which no time is expected. It is less than 1 because ceilings are measured
 too; the nearer all times are to the floor, the more the differences between them are chance."""
-UNTRIED = "it was not tried: time was short, and the plan did not need it"
+UNTRIED = "it was not tried: time was short"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

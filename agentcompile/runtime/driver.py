@@ -164,7 +164,7 @@ def _attributes(launch: Launch, *, dependent: bool) -> Iterator[Any]:
         cooperative.id = names.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
         cooperative.value.cooperative = 1
         yield cooperative
-    if dependent and launch.pdl:
+    if dependent and launch.pdl and not launch.cooperative:
         early = driver.CUlaunchAttribute()
         early.id = names.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         early.value.programmaticStreamSerializationAllowed = 1

@@ -30,7 +30,7 @@ _LAUNCHER = Path(__file__).with_name("__main__.py")
 _LOOK_S = 0.02
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _DIE_WITH_PARENT = 1
-_DEVICES = "CUDA_VISIBLE_DEVICES"
+_DEVICES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,15 +191,15 @@ def _private_bytes() -> int:
 def _forget_environment() -> None:
     """Empty the environment, and overwrite the text that the kernel and `/proc/self/environ` still show.
 
-    Which devices are hidden from the process stays.
+    Which devices are hidden from the process, and how they are numbered, stays.
 
     Copies elsewhere in memory stay: what holds secrets starts a process without them, as the evaluator does.
     """
-    kept = vars(os)["environ"].get(_DEVICES)
-    vars(os)["environ"].clear()  # Python's copy; nothing is read from it
+    environ = vars(os)["environ"]
+    kept = {name: environ[name] for name in _DEVICES if name in environ}
+    environ.clear()  # Python's copy
     sys_.libc().clearenv()
-    if kept is not None:  # the driver numbers devices by it, and without it would take another than was asked for
-        sys_.libc().setenv(_DEVICES.encode(), kept.encode(), 1)
+    environ.update(kept)  # the driver numbers devices by them, and without would take another than was asked for
     with contextlib.suppress(OSError, ValueError, IndexError):
         words = Path("/proc/self/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
         begin, end = int(words[47]), int(words[48])

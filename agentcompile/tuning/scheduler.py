@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.time_budget import Left, any_time, part_of
@@ -23,14 +23,14 @@ from agentcompile.tuning.tuner import Tuner
 FIRST_CANDIDATES = 8
 """The most templates of a region whose most promising candidate is evaluated before the search."""
 PACE_SHARE = 0.5
-"""The share of the search's time that the first candidates of all regions may take."""
+"""The share of the search's time that first candidates may take; those of regions that a plan needs may take more."""
 CONFIRM_TIMES = 1.5
 """The time to confirm the finalists of a plan's regions, as a multiple of what their first candidates took."""
 LEAST = 6
 """The candidates that a searched region may evaluate, however small its share of the budget."""
 STEPS_PER_CHUNK = 128
 """Decode steps assumed for each prefill chunk: a chat turn with a short prompt and a medium answer."""
-BATCH = 8
+BATCH = 4
 """Regions whose first candidates are prepared at once where time may end before their turn."""
 MOST = 48
 """The most candidates that a region's search evaluates: beyond them it no longer pays, whatever the budget."""
@@ -57,10 +57,10 @@ class TaskScheduler:
     ) -> None:
         """`seconds_left` returns how long the search may go on, `confirming` how long finalists may be timed.
 
-        When the first is used up only first candidates and finalists are evaluated; when the second is, a finalist is
-        timed no longer than an interval needs. `say` receives the best times of regions in ns, by id, whenever they may
-        have changed. `advised` returns the advice that holds for a task now. `estimate` returns the time of a site in
-        PyTorch without measuring it; only the ratios between regions of a phase matter.
+        When the first is used up only first candidates that a plan needs and finalists are evaluated; when the second
+        is, a finalist is timed no longer than an interval needs. `say` receives the best times of regions in ns, by id,
+        whenever they may have changed. `advised` returns the advice that holds for a task now. `estimate` returns the
+        time of a site in PyTorch without measuring it; only the ratios between regions of a phase matter.
         """
         self._trials, self._tuner, self._baselines = trials, tuner, baselines
         self._residency: Residency = residency
@@ -68,7 +68,7 @@ class TaskScheduler:
         self._steering, self._emit, self._say, self._seed = steering or Steering(), emit, say, seed
         self._advised, self._estimate = advised, estimate
         self._first_s = 0.0
-        """The seconds that the first candidates of those regions took."""
+        """The seconds that the first candidates of the regions that a plan needs took."""
         self._short = False
         """Whether the first candidates of the regions that a plan needs took more than their share of the time."""
 
@@ -80,36 +80,39 @@ class TaskScheduler:
     def try_first_candidates(
         self,
         budget: int,
-        needed: Callable[[], Sequence[TuneTask]] | None = None,
-        others: Callable[[], Sequence[TuneTask]] = tuple,
+        needed: Callable[[Collection[str]], Sequence[TuneTask]] | None = None,
+        others: Callable[[Collection[str]], Sequence[TuneTask]] = lambda tried: (),
     ) -> None:
         """Evaluate the most promising candidate of every template, largest region first, on half of the budget.
 
-        `needed` returns the tasks without trials that no plan can do without, given the trials so far, and is asked
-        until there are none; by default it is all. The best template's candidate of each is evaluated whatever the
-        budget: a region that stays in PyTorch splits the step. When time is up, or `PACE_SHARE` of it is used up faster
-        than these regions are, their other templates only get trials that are known already. The tasks of `others`
-        are tried one batch after another as long as `PACE_SHARE` of the time is not used up.
+        `needed` returns the tasks that no plan can do without, given the trials so far, but for those whose ids it is
+        given, which were tried; it is asked until there are none, and by default it is all. The best template's
+        candidate of each is evaluated whatever the budget: a region that stays in PyTorch splits the step. When time is
+        up, or `PACE_SHARE` of it is used up faster than these regions are, their other templates only get trials that
+        are known already. The tasks of `others` are tried one batch after another as long as `PACE_SHARE` of the time
+        is not used up.
         """
-        needed = needed or self._untried
+        needed, tried = needed or self._untried, set[str]()
         begin = self._left()
-        while tasks := needed():
+        while tasks := needed(tried):
             self._tuner.prepare_first(tasks)
-            tried = len(self._trials.by_region)
+            known = len(tried)
             for at, task in enumerate(tasks, 1):
                 left = part_of(self._left, 1 / (1 + len(tasks) - at))
-                self._try(task, budget, 1, self._behind(begin, (tried + at) / (tried + len(tasks))), left)
+                self._try(task, budget, 1, self._behind(begin, (known + at) / (known + len(tasks))), left)
+                tried.add(task.region.id)
             self._short = self._behind(begin, 1.0)
         self._first_s = begin - self._left() if begin < math.inf else 0.0
-        rest = others()
-        for at, task in enumerate(rest):
-            late = self._behind(begin, 1.0)
-            if at % BATCH == 0 and not late:
-                self._tuner.prepare_first(rest[at : at + BATCH])
-            self._try(task, budget, 0, late, self._left)
+        rest = others(tried)
+        for first in range(0, len(rest), BATCH):
+            batch, late = rest[first : first + BATCH], self._behind(begin, 1.0)
+            if not late:
+                self._tuner.prepare_first(batch)
+            for task in batch:  # what was prepared is timed as well
+                self._try(task, budget, 0 if late else 1, self._behind(begin, 1.0), self._left)
 
-    def _untried(self) -> tuple[TuneTask, ...]:
-        return tuple(task for id, task in self._trials.tasks.items() if id not in self._trials.by_region)
+    def _untried(self, tried: Collection[str]) -> tuple[TuneTask, ...]:
+        return tuple(task for id, task in self._trials.tasks.items() if id not in tried)
 
     def _behind(self, begin: float, share: float) -> bool:
         """Return whether time is up, or more than a `share` of what first candidates may take is used up."""
@@ -150,7 +153,9 @@ class TaskScheduler:
             asked = Budget(trials=trials, seed=self._seed)
             own_time = part_of(searching, min(room[own] / to_come, 1.0))
             to_come -= room[own]
-            self._trials.put(own, self._tuner.search(task, strategy, asked, self._trials.of(own), own_time))
+            found = self._tuner.search(task, strategy, asked, self._trials.of(own), own_time)
+            if found:  # a region without trials stays one that was not tried
+                self._trials.put(own, found)
             self.evaluate_requests()
             self._say(self.best_ns())
 

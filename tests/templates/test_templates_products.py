@@ -30,7 +30,8 @@ Isa = tuple[str, ...] | None
 COUNTS = (1, 2, 15, 16, 17, 33, TOKENS - 1, TOKENS)
 GUARD = 64
 """Elements behind every output and workspace that nothing may write."""
-TEMPLATES = [t for t in CATALOG.templates if t.id.endswith(("/panels", "/panels-rows", "/tiles"))]
+PRODUCTS = [t for t in CATALOG.templates if "attention" not in t.region]
+TEMPLATES = [t for t in PRODUCTS if t.id.endswith(("/panels", "/panels-rows", "/tiles"))]
 EACH: list[tuple[str, DType]] = [(t.id, dtype) for t in TEMPLATES for dtype in t.dtypes]
 ROWS: dict[str, tuple[DType, ...]] = {
     "linear-merged": ("bf16", "fp32"),
