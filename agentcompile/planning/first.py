@@ -7,16 +7,13 @@ that a plan has fewer than half of them; a search that is short of time leaves t
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from agentcompile.backends import backend_of
 from agentcompile.ir.graph import Phase
 from agentcompile.ir.region import Region
-from agentcompile.ir.trial import Fallback
-from agentcompile.planning.plans import contenders
-from agentcompile.regions.cover import cover
-from agentcompile.regions.problem import Option, Problem
+from agentcompile.planning.plans import cheapest, contenders
 from agentcompile.tuning.partitions import Cut
 from agentcompile.tuning.prepared import PreparedModel
 from agentcompile.tuning.scheduler import TaskScheduler
@@ -46,7 +43,8 @@ class FirstRegions:
         best, about = self._best_ns(tried), self._estimates()
         untried = self._roofline_ns if not best else lambda region: HOPE * self.scheduler.fallback_ns(region)
         pytorch = self.scheduler.fallback_ns if best else about.fallback_ns
-        found = {id for cut in self._cuts for id in _cheapest(cut, self._times(cut, best, untried, pytorch))}
+        covers = (cheapest(cut, self._times(cut, best, untried, pytorch)) for cut in self._cuts)
+        found = {part.region for parts in covers for part in parts}
         if not backend_of(self.prepared.here.device).any_chunk:  # a chunk's regions have few candidates there
             found |= {task.region.id for task in self.prepared.prompt_tasks}
         return tuple(task for task in self._tasks if task.region.id in found.difference(tried))
@@ -100,10 +98,3 @@ class FirstRegions:
         times = {id: untried(region) for id, region in cut.regions.items() if id in served}
         times |= {id: pytorch(region) for id, region in cut.regions.items() if id not in served}
         return {id: best.get(id, ns) for id, ns in times.items()}
-
-
-def _cheapest(cut: Cut, times: Mapping[str, float]) -> Sequence[str]:
-    """Return the ids of the regions in a cut's cheapest cover."""
-    options = {id: (Option(cost_ns=ns, choice=Fallback(reason="estimate")),) for id, ns in times.items()}
-    found = cover(Problem(graph=cut.graph, partition=cut.partition, options=options))
-    return [part.region for part in found.parts[0]]

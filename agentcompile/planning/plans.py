@@ -67,20 +67,25 @@ def contenders(
 
 def _enters(cut: Cut, now: Mapping[str, float], task: TuneTask, optimism: float) -> bool:
     """Return whether the cheapest cover has the task's region when its time alone is multiplied by `optimism`."""
-    own, placeholder = task.region.id, Fallback(reason="estimate")
+    own = task.region.id
     hoped = min(now[own], max(now[own] * optimism, task.floor_ns * LENIENCE))
-    options = {id: (Option(cost_ns=ns, choice=placeholder),) for id, ns in {**now, own: hoped}.items()}
-    found = cover(Problem(graph=cut.graph, partition=cut.partition, options=options))
-    return any(part.region == own for part in found.parts[0])
+    return any(part.region == own for part in cheapest(cut, {**now, own: hoped}))
+
+
+def cheapest(cut: Cut, times: Mapping[str, float]) -> tuple[Part, ...]:
+    """Return the cheapest cover of a cut whose regions have one time in ns each, by id; others take no part.
+
+    Raises:
+        CoverError: an operator is in no region that has a time.
+    """
+    options = {id: (Option(cost_ns=ns, choice=Fallback(reason="estimate")),) for id, ns in times.items()}
+    return cover(Problem(graph=cut.graph, partition=cut.partition, options=options)).parts[0]
 
 
 def estimate(cut: Cut, best_ns: Mapping[str, float]) -> float:
     """Return the time in ns of a step as the cheapest cover of its regions' best times; 0 while too few have a time."""
-    options = {
-        id: (Option(cost_ns=ns, choice=Fallback(reason="estimate")),) for id, ns in best_ns.items() if id in cut.regions
-    }
     try:
-        parts = cover(Problem(graph=cut.graph, partition=cut.partition, options=options)).parts[0]
+        parts = cheapest(cut, {id: ns for id, ns in best_ns.items() if id in cut.regions})
     except CoverError:  # regions that no template serves may have no time yet
         return 0.0
     return sum(len(part.sites or cut.regions[part.region].sites) * best_ns[part.region] for part in parts)
