@@ -173,7 +173,10 @@ def test_every_length_at_every_place_is_right(workshop: Workshop, name: str) -> 
 def test_a_token_has_the_same_bits_in_every_chunk_and_for_every_number_of_threads(
     workshop: Workshop, name: str
 ) -> None:
-    built, at, norms = built_of(workshop, name)
+    same_bits_in_every_chunk(workshop, *built_of(workshop, name))
+
+
+def same_bits_in_every_chunk(workshop: Workshop, built: Built, at: Extents, norms: bool) -> None:
     prompt = Prompt.of(at)
     start, whole = 45, Caches.before(45, at, prompt, norms)
     once = attend(workshop, built, prompt, whole, start, TOKENS, threads=1)
@@ -188,7 +191,10 @@ def test_a_token_has_the_same_bits_in_every_chunk_and_for_every_number_of_thread
 
 
 def test_later_tokens_and_old_slots_that_are_nan_reach_no_result(workshop: Workshop) -> None:
-    built, at, norms = built_of(workshop, "rope bf16 window")
+    nan_stays_away(workshop, *built_of(workshop, "rope bf16 window"))
+
+
+def nan_stays_away(workshop: Workshop, built: Built, at: Extents, norms: bool) -> None:
     prompt, start, n = Prompt.of(at), 90, 50
     clean = attend(workshop, built, prompt, Caches.before(start, at, prompt, norms), start, n)
     prompt.k[start + n - 1], prompt.v[start + n - 1] = float("nan"), float("nan")

@@ -8,7 +8,17 @@ import torch
 from tests.templates.chunked import TOKENS, WIDE, Built, Workshop
 from tests.templates.shapes import Extents
 from tests.templates.suite import CATALOG, legal
-from tests.templates.test_templates_attention_chunk import CONTEXT, LOUD, Caches, Prompt, attend, error, wanted
+from tests.templates.test_templates_attention_chunk import (
+    CONTEXT,
+    LOUD,
+    Caches,
+    Prompt,
+    attend,
+    error,
+    nan_stays_away,
+    same_bits_in_every_chunk,
+    wanted,
+)
 
 AMX = (*WIDE, "avx512cd", "sse4_2", "f16c", "bmi2", "amx_tile", "amx_bf16")
 CASES: dict[str, tuple[str, Extents]] = {
@@ -56,28 +66,11 @@ def test_every_length_at_every_place_is_right(workshop: Workshop, name: str) -> 
 def test_a_token_has_the_same_bits_in_every_chunk_and_for_every_number_of_threads(
     workshop: Workshop, name: str
 ) -> None:
-    built, at, norms = built_of(workshop, name)
-    prompt = Prompt.of(at)
-    start, whole = 45, Caches.before(45, at, prompt, norms)
-    once = attend(workshop, built, prompt, whole, start, TOKENS, threads=1)
-    for threads, pieces in ((3, (TOKENS,)), (1, (100, 1, 2, 64, 17, 72)), (3, (33, 15, 80, 128))):
-        caches, begin, parts = Caches.before(start, at, prompt, norms), start, []
-        for n in pieces:
-            parts.append(attend(workshop, built, prompt, caches, begin, n, threads))
-            begin += n
-        assert torch.equal(torch.cat(parts, dim=1), once), (threads, pieces)
+    same_bits_in_every_chunk(workshop, *built_of(workshop, name))
 
 
 def test_later_tokens_and_old_slots_that_are_nan_reach_no_result(workshop: Workshop) -> None:
-    built, at, norms = built_of(workshop, "rope window")
-    prompt, start, n = Prompt.of(at), 90, 50
-    clean = attend(workshop, built, prompt, Caches.before(start, at, prompt, norms), start, n)
-    prompt.k[start + n - 1], prompt.v[start + n - 1] = float("nan"), float("nan")
-    caches = Caches.before(start, at, prompt, norms)
-    caches.keys[:, : start - at.window + 1], caches.values[:, : start - at.window + 1] = float("nan"), float("nan")
-    made = attend(workshop, built, prompt, caches, start, n)
-    assert torch.equal(made[:, :-1], clean[:, :-1])
-    assert made[:, -1].isnan().all()
+    nan_stays_away(workshop, *built_of(workshop, "rope window"))
 
 
 def test_a_value_that_is_no_number_reaches_the_tokens_that_see_it(workshop: Workshop) -> None:

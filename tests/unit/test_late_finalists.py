@@ -27,16 +27,17 @@ def task() -> TuneTask:
     return TuneTask(region=space.region, space=space, advice=Advice(label="none"), residency="dram", floor_ns=1.0)
 
 
+def prepare(jobs: Iterable[EvaluationJob], *, depth: str = "search") -> Iterator[tuple[EvaluationJob, Prepared]]:
+    report = NumericReport(checks=(), error_ratio=1.0, cases=1, repeats=1)
+    for job in jobs:
+        yield job, Prepared(job=job, binary=Binary(digest="d"), report=report)
+
+
 @pytest.mark.parametrize(("left_s", "processes"), [(1.0, POLICY.confirm_processes), (0.0, 1), (-3.0, 1)])
 def test_finalists_are_timed_in_one_process_once_time_is_up(
     tmp_path: Path, task: TuneTask, left_s: float, processes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk, asked, seconds = Desk(tmp_path), list[int](), list[float]()
-
-    def prepare(jobs: Iterable[EvaluationJob], *, depth: str = "search") -> Iterator[tuple[EvaluationJob, Prepared]]:
-        report = NumericReport(checks=(), error_ratio=1.0, cases=1, repeats=1)
-        for job in jobs:
-            yield job, Prepared(job=job, binary=Binary(digest="d"), report=report)
 
     def time(*_: Any, **kept: Any) -> Verdict:
         asked.append(kept["processes"])
@@ -77,11 +78,6 @@ def test_finalists_take_one_process_where_the_last_ones_took_longer_than_is_left
     tmp_path: Path, task: TuneTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk, asked, now = Desk(tmp_path), list[int](), [0.0]
-
-    def prepare(jobs: Iterable[EvaluationJob], *, depth: str = "search") -> Iterator[tuple[EvaluationJob, Prepared]]:
-        report = NumericReport(checks=(), error_ratio=1.0, cases=1, repeats=1)
-        for job in jobs:
-            yield job, Prepared(job=job, binary=Binary(digest="d"), report=report)
 
     def time(*_: Any, **kept: Any) -> Verdict:
         asked.append(kept["processes"])
