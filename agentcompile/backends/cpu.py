@@ -36,7 +36,8 @@ class _Cpu(Backend):
         return target.threads  # as many as kernels have, because PyTorch is the baseline
 
     def validations_at_once(self, target: Target, cores: int) -> int:
-        return max(1, cores // max(target.threads, 1))  # a kernel uses every thread: more workers would share cores
+        # A kernel uses every thread, but half of a validation is its reference, which uses one.
+        return max(1, cores // max(target.threads, 1)) + 1
 
     def free_bytes(self, device: str) -> int:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():

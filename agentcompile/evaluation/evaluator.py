@@ -30,7 +30,7 @@ from agentcompile.evaluation.jobs import (
     implementation,
 )
 from agentcompile.evaluation.stopwatch import Stopwatch
-from agentcompile.evaluation.work import Blamed, Work, each_process
+from agentcompile.evaluation.work import Blamed, Work, each_process, room_for
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
@@ -92,6 +92,7 @@ class WorkerEvaluator:
             device=device,
         )
         self._limits, self._policy, self._seed, self._repeats = limits, policy, seed, repeats
+        self._memory_bytes = setup.memory_bytes
         self._validators, self._fragile = backend.validations_at_once(target, cores), backend.poisonable
         if fence is not None:
             memory = 0 if backend.own_memory else setup.memory_bytes
@@ -167,8 +168,9 @@ class WorkerEvaluator:
         """Choose the next work: validation before builds, so that results come early and binaries do not pile up."""
         if len(running) >= self._pool.width:
             return None
-        validating = sum(work.stage == "validate" for work in running.values())
-        if slot.runs and built and validating < self._validators:
+        validating = [work for work in running.values() if work.stage == "validate"]
+        room = bool(built) and room_for(built[0].job, validating, self._memory_bytes)
+        if slot.runs and room and len(validating) < self._validators:
             return built.popleft()
         if slot.builds and len(built) < self._pool.width and (job := next(waiting, None)) is not None:
             return Work(job=job, binary=None)

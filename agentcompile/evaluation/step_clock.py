@@ -23,6 +23,7 @@ from agentcompile.validate import POLICY as TOLERANCES
 POSITION = 256
 """Cache position at which whole steps are timed: the middle of a short chat."""
 _LIMIT_S = 60.0
+_OF_STEPS = 0.6  # the share of the time left that a step may take, because the chunk is timed after it
 
 
 def position_of(regime: Regime) -> int:
@@ -94,6 +95,7 @@ class StepClock:
         calls = [call for _, program in programs for call in program.calls]
         wanted = sorted({call.source for call in calls if isinstance(call, NativeCall)})
         built = binaries(self._here, self._sources(), wanted)
+        left = self._left() * (_OF_STEPS if at.phase == "decode" else 1.0)
         return self._evaluator.steps(
             programs,
             checkpoint=self._model.captured.checkpoint,
@@ -101,10 +103,10 @@ class StepClock:
             binaries={source: binary.path for source, binary in built.items()},
             position=position_of(at),
             rounds=rounds,
-            processes=processes if self._left() > 0 else 1,
+            processes=processes if left > 0 else 1,
             claim=claim,
             residency=self._residency,
             seed=seed,
             trusted=trusted,
-            seconds=max(self._left(), LEAST_S),
+            seconds=max(left, LEAST_S),
         )

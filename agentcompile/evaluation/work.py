@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcompile.build.binary import Binary
@@ -22,6 +23,16 @@ class Work:
     def stage(self) -> Stage:
         """The stage that the request is of."""
         return "build" if self.binary is None else "validate"
+
+
+_COPIES = 16
+"""How many times the bytes of a region its validation may need: inputs, references in float64 and their errors."""
+
+
+def room_for(job: EvaluationJob, validating: Sequence[Work], memory_bytes: int) -> bool:
+    """Return whether `job` may be validated beside those that are, within `memory_bytes`; alone always."""
+    beside = sum(work.job.region.cost.bytes for work in validating)
+    return not validating or _COPIES * (beside + job.region.cost.bytes) <= memory_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,19 +132,20 @@ def run_rounds(
             for pair in pairs
             for one, _ in pair
         )
-    doubling = tuple(_doubling(arm, batch, policy, left) for arm in arms)
+    doubling = tuple(_doubling(arm, batch, policy, left, least) for arm, least in zip(arms, shortest, strict=True))
     return Samples(batch=batch, clock=Clock(quantum_ns=quantum_ns, doubling=doubling), rounds=tuple(done))
 
 
-def _doubling(arm: Arm, batch: int, policy: Policy, left: Callable[[], float]) -> float:
+def _doubling(arm: Arm, batch: int, policy: Policy, left: Callable[[], float], shortest_ns: float) -> float:
     """Return the shortest of a few intervals of twice the batch, divided by the shortest of the batch.
 
     The shortest are used because contention only lengthens an interval. The two sizes alternate because the clock
-    frequency of a shared core was seen to change by half within a second.
+    frequency of a shared core was seen to change by half within a second; when time is up, the rounds' shortest
+    interval of the batch, `shortest_ns`, has to do.
     """
     once = twice = math.inf
     for tried in range(_MOST_TRIES):
-        once = min(once, max(arm.interval(batch).ns, 1))
+        once = min(once, max(shortest_ns if left() <= 0 else arm.interval(batch).ns, 1))
         twice = min(twice, arm.interval(2 * batch).ns)
         enough = (tried >= _TRIES and once > policy.retaken_ns) or (tried >= _LATE_TRIES and left() <= 0)
         if _PLAUSIBLE[0] * once <= twice <= _PLAUSIBLE[1] * once or enough:

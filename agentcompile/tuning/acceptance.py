@@ -79,6 +79,8 @@ class Acceptance:
     def _failures(self, jobs: Sequence[EvaluationJob]) -> list[Trial]:
         """Validate the kernels that no earlier run accepted, and return the trials of those that failed."""
         fresh = [job for job in jobs if not accepted(self._notes, job, self._target)]
+        # Several run beside one another: the longest first, so that none is left to run alone at the end.
+        fresh.sort(key=lambda job: -job.region.cost.flops)
         failed: list[Trial] = []
         for done, (job, result) in enumerate(self._evaluator.prepare(self._steering.held(fresh), depth="accept")):
             self._emit(RoundsProgress(region=job.region.id, done=done, total=len(fresh)))

@@ -26,6 +26,8 @@ PACE_SHARE = 0.5
 """The share of the search's time that first candidates may take; those of regions that a plan needs may take more."""
 CONFIRM_TIMES = 1.5
 """The time to confirm the finalists of a plan's regions, as a multiple of what their first candidates took."""
+FINISH_TIMES = 1.15
+"""The like for accepting a plan's kernels and timing its steps: 0.9 to 1.2 on two cores, quiet or beside two others."""
 LEAST = 6
 """The candidates that a searched region may evaluate, however small its share of the budget."""
 STEPS_PER_CHUNK = 128
@@ -47,6 +49,7 @@ class TaskScheduler:
         residency: Residency,
         seconds_left: Left,
         confirming: Left = any_time,
+        whole: Left = any_time,
         *,
         steering: Steering | None = None,
         emit: Emit = silent,
@@ -57,6 +60,8 @@ class TaskScheduler:
     ) -> None:
         """`seconds_left` returns how long the search may go on, `confirming` how long finalists may be timed.
 
+        `whole` returns how long until the plan must be accepted and timed as well.
+
         When the first is used up only first candidates that a plan needs and finalists are evaluated; when the second
         is, a finalist is timed no longer than an interval needs. `say` receives the best times of regions in ns, by id,
         whenever they may have changed. `advised` returns the advice that holds for a task now. `estimate` returns the
@@ -64,7 +69,7 @@ class TaskScheduler:
         """
         self._trials, self._tuner, self._baselines = trials, tuner, baselines
         self._residency: Residency = residency
-        self._left, self._confirming = seconds_left, confirming
+        self._left, self._by_share, self._whole = seconds_left, confirming, whole
         self._steering, self._emit, self._say, self._seed = steering or Steering(), emit, say, seed
         self._advised, self._estimate = advised, estimate
         self._first_s = 0.0
@@ -110,6 +115,10 @@ class TaskScheduler:
                 self._tuner.prepare_first(batch)
             for task in batch:  # what was prepared is timed as well
                 self._try(task, budget, 0 if late else 1, self._behind(begin, 1.0), self._left)
+
+    def _confirming(self) -> float:
+        """Return how long finalists may be timed: where first candidates took long, acceptance will, too."""
+        return min(self._by_share(), self._whole() - FINISH_TIMES * self._first_s)
 
     def _untried(self, tried: Collection[str]) -> tuple[TuneTask, ...]:
         return tuple(task for id, task in self._trials.tasks.items() if id not in tried)

@@ -69,6 +69,7 @@ def tuning_session(
         prepared.prefill.residency,
         budget.searching,
         budget.confirming,
+        budget.left,
         steering=steering,
         emit=emit,
         say=say,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import re
 import resource
@@ -97,18 +98,25 @@ def differences(before: State, after: State) -> list[str]:
 
 def mappings() -> Mappings:
     """Return the address space now; empty where the system does not show it."""
-    count, code, clock = 0, set[str](), 0
-    with contextlib.suppress(OSError):
-        text = Path("/proc/self/maps").read_bytes().decode(errors="replace")
-        count = text.count("\n")
-        for place, rights, path in _EXECUTABLE.findall(text):
-            named = path.startswith("/") and not path.startswith(("/memfd:", "/dev/"))
-            if "w" in rights or not (named or path in ("[vdso]", "[vsyscall]")):
-                code.add(f"{place} {rights}")
-            elif path == "[vdso]":
-                begin, end = (int(word, 16) for word in place.split("-"))
-                clock = zlib.crc32(ctypes.string_at(begin, end - begin))
-    return Mappings(count=count, code=frozenset(code), clock=clock)
+    try:
+        count, code, clock = _mapped(Path("/proc/self/maps").read_bytes())
+    except OSError:
+        return Mappings(count=0, code=frozenset())
+    return Mappings(count=count, code=code, clock=zlib.crc32(ctypes.string_at(*clock)) if clock else 0)
+
+
+@functools.lru_cache(maxsize=1)  # most of the time nothing was mapped since the last look
+def _mapped(maps: bytes) -> tuple[int, frozenset[str], tuple[int, int] | None]:
+    """Return of /proc/self/maps the number of mappings, the code as in `Mappings`, and the vDSO's address and bytes."""
+    text, code, clock = maps.decode(errors="replace"), set[str](), None
+    for place, rights, path in _EXECUTABLE.findall(text):
+        named = path.startswith("/") and not path.startswith(("/memfd:", "/dev/"))
+        if "w" in rights or not (named or path in ("[vdso]", "[vsyscall]")):
+            code.add(f"{place} {rights}")
+        elif path == "[vdso]":
+            begin, end = (int(word, 16) for word in place.split("-"))
+            clock = begin, end - begin
+    return text.count("\n"), frozenset(code), clock
 
 
 class Watch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ from agentcompile.tuning.baselines import BaselineTimes
 from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.partitions import Cut
 from agentcompile.tuning.run_trials import RunTrials
-from agentcompile.tuning.scheduler import BATCH, TaskScheduler
+from agentcompile.tuning.scheduler import BATCH, FINISH_TIMES, TaskScheduler
 from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.untimed import Estimates
 from tests.unit import runs
@@ -184,6 +184,38 @@ def test_without_time_only_needed_regions_are_tried(tmp_path: Path, seconds: flo
     assert list(trials.by_region) == judge.tried, "those that were not tried have no entry"
     assert judge.prepared[0] == 10
     assert all(one <= BATCH for one in judge.prepared[1:])
+
+
+@pytest.mark.parametrize("each_s", [1.0, 4.0], ids=["quiet", "busy"])
+def test_confirming_leaves_time_for_acceptance_which_takes_about_as_long_as_first_candidates(
+    tmp_path: Path, each_s: float
+) -> None:
+    tasks, confirming = [of_rows(64 * at) for at in range(1, 11)], list[float]()
+
+    class Slow(Judge):
+        def first_trials(self, task: TuneTask, most: int, fresh: int, left: Any) -> list[Any]:
+            self.now += each_s - 1.0
+            return [SimpleNamespace(verdict=None, **vars(one)) for one in super().first_trials(task, most, fresh, left)]
+
+        def confirm(self, task: TuneTask, trials: Sequence[Any], left: Any) -> list[Any]:
+            confirming.append(left() * (len(tasks) - len(confirming)))
+            return []
+
+    judge: Any = Slow()
+    baselines = BaselineTimes(judge, Notes(Store(tmp_path)), target(), "p", 0)
+    for task in tasks:
+        baselines.note(task.region.id, 1000)
+
+    def until(end_s: float) -> Callable[[], float]:
+        return lambda: end_s - judge.now
+
+    scheduler = TaskScheduler(
+        RunTrials(tasks, JobMaker(target())), judge, baselines, "dram", *map(until, (50, 75, 100))
+    )
+    scheduler.try_first_candidates(1000)
+    scheduler.confirm(tasks)
+    used = 10 * each_s
+    assert confirming[0] == pytest.approx(min(75.0 - used, 100.0 - used - FINISH_TIMES * used))
 
 
 def of_rows(rows: int) -> TuneTask:
