@@ -30,7 +30,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.options import Options, resolve
 
 from ..harness.course import say
-from ..harness.numbers import at_least, seconds
+from ..harness.numbers import at_least
 from ..harness.records import nameless, revision
 from ..harness.times import command_of
 from ..models.locate import MAKERS, SAMPLE
@@ -201,7 +201,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="agentcompile bench busy", description=__doc__)
     parser.add_argument("--model", default="sample", help="a checkpoint's folder, or the name of one that is made")
     parser.add_argument("--target", default="cpu", help="what it is compiled for, and what the neighbours use: cuda:0")
-    parser.add_argument("--seconds", type=seconds, default=120, help="what each search and its step tuning may take")
+    parser.add_argument("--seconds", type=at_least(0), default=120, help="what each search and its step tuning may take")
     beside = "neighbours: processes that only use the target"
     parser.add_argument("--spinning", type=at_least(0), default=2, help=beside)
     parser.add_argument("--context", type=at_least(0), default=0, help="of the compile; 0: the default")

@@ -84,7 +84,7 @@ def test_a_kind_that_has_no_shares_says_so() -> None:
     [
         ("campaign.recipe", ["--kind", "kills", "--jobs", "0"], "--jobs: 0 is less than 1"),
         ("busy.recipe", ["--runs", "4"], "--runs: 4 is less than 5"),
-        ("busy.recipe", ["--seconds", "nan"], "--seconds: nan is no number of seconds"),
+        ("busy.recipe", ["--seconds", "120.0"], "--seconds: '120.0' is no whole number"),
         ("app", ["--paints", "many"], "--paints: 'many' is no whole number"),
     ],
 )
