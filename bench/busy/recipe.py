@@ -201,7 +201,8 @@ def run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="agentcompile bench busy", description=__doc__)
     parser.add_argument("--model", default="sample", help="a checkpoint's folder, or the name of one that is made")
     parser.add_argument("--target", default="cpu", help="what it is compiled for, and what the neighbours use: cuda:0")
-    parser.add_argument("--seconds", type=at_least(0), default=120, help="what each search and its step tuning may take")
+    bound = "what each search and its step tuning may take"
+    parser.add_argument("--seconds", type=at_least(0), default=120, help=bound)
     beside = "neighbours: processes that only use the target"
     parser.add_argument("--spinning", type=at_least(0), default=2, help=beside)
     parser.add_argument("--context", type=at_least(0), default=0, help="of the compile; 0: the default")

@@ -159,3 +159,19 @@ def test_what_others_take_of_the_processors_is_seen() -> None:
         time.sleep(1.0)
         neighbour.kill()
     assert others.share() > 0.2 / (os.cpu_count() or 1)
+
+
+def test_when_time_is_up_the_shortest_interval_of_the_rounds_is_doubled() -> None:
+    batches: list[int] = []
+
+    class Noting(Kernel):
+        def interval(self, batch: int) -> Interval:
+            batches.append(batch)
+            return super().interval(batch)
+
+    machine = Shared(0, busy=False)
+    arms = [Noting(machine, 1000.0), Noting(machine, 3000.0)]
+    taken = run_rounds(arms, rounds=9, policy=POLICY, claim=0.005, seed=3, quantum_ns=30, left=lambda: 0.0)
+    assert len(taken.rounds) == 3
+    assert batches[-3:] == [taken.batch, 2 * taken.batch, 2 * taken.batch], "no interval of one batch after the rounds"
+    assert all(1.7 <= one <= 2.3 for one in taken.clock.doubling)

@@ -328,21 +328,6 @@ def test_every_arm_gets_one_batch_and_two_intervals_a_round() -> None:
     assert len({tuple(r) for r in rounds}) > 1
 
 
-def test_when_time_is_up_the_shortest_interval_of_the_rounds_is_doubled() -> None:
-    batches: list[int] = []
-
-    class Noting(Simulated):
-        def interval(self, batch: int) -> Interval:
-            batches.append(batch)
-            return super().interval(batch)
-
-    arms = [Noting(World(0), 1000.0), Noting(World(0), 3000.0)]
-    taken = run_rounds(arms, rounds=9, policy=POLICY, claim=0.005, seed=3, quantum_ns=30, left=lambda: 0.0)
-    assert len(taken.rounds) == 3
-    assert batches[-3:] == [taken.batch, 2 * taken.batch, 2 * taken.batch], "no interval of one batch after the rounds"
-    assert all(1.7 <= one <= 2.3 for one in taken.clock.doubling)
-
-
 def test_a_core_that_changes_its_clock_after_the_rounds_still_measures() -> None:
     class Turbo(Simulated):
         calls = 0
