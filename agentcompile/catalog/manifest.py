@@ -7,7 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from agentcompile.ir.graph import Phase
-from agentcompile.ir.template import Accumulation, Language, Launch, Param, ParamValue, Template, Workspace
+from agentcompile.ir.template import (
+    Accumulation,
+    Language,
+    Launch,
+    Param,
+    ParamValue,
+    Template,
+    TensorMap,
+    Workspace,
+)
 
 Count = int | str
 """A whole number or an expression."""
@@ -56,6 +65,14 @@ class ManifestWorkspace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestMaps:
+    """A table ``[[launch.maps]]``: the ports `of` which boxes of `box` rows are copied."""
+
+    of: tuple[str, ...]
+    box: Count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestLaunch:
     """A table ``[[launch]]``; everything after `arguments` is read on CUDA only."""
 
@@ -70,6 +87,7 @@ class ManifestLaunch:
     early: tuple[str, ...] = ()
     in_place: tuple[tuple[str, str], ...] = ()
     pitched: tuple[tuple[str, str], ...] = ()
+    maps: tuple[ManifestMaps, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +176,7 @@ def _launch(launch: ManifestLaunch) -> Launch:
     geometry: dict[str, Any] = {name: tuple(map(str, getattr(launch, name))) for name in ("grid", "block", "cluster")}
     return Launch(
         shared_bytes=str(launch.shared_bytes),
+        maps=tuple(TensorMap(of=name, box=str(maps.box)) for maps in launch.maps for name in maps.of),
         **geometry,
         **{name: getattr(launch, name) for name in same},
     )

@@ -254,6 +254,7 @@ def _launches(template: Template, beside: Beside) -> Iterator[Fault]:
         yield from _early(launch, beside, f"{key}.early")
         yield from _in_place(launch, beside, f"{key}.in_place")
         yield from _pitched(template, launch, beside, f"{key}.pitched")
+        yield from _maps(template, launch, beside, f"{key}.maps")
 
 
 def _early(launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
@@ -294,6 +295,21 @@ def _pitched(template: Template, launch: Launch, beside: Beside, key: str) -> It
             yield Fault(key=key, text=text, hint=hint_of(told, list(spaces)))
         elif (space.dtype, space.count, space.initial) != ("int64", "1", "zero"):
             yield Fault(key=key, text=f'"{told}" is not one int64 that begins as zero', hint="declare it so")
+
+
+def _maps(template: Template, launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
+    if launch.maps and template.language != "cuda":
+        yield Fault(key=key, text=f"a {template.language} launch has no tensor maps", hint="remove them")
+    yield from _distinct(key, tuple(one.of for one in launch.maps), least=0)
+    for one in launch.maps:
+        port, layout = beside.kind.port(one.of), template.layout(one.of)
+        if not _role(one.of, launch, beside):
+            yield _not_passed(one.of, launch, key)
+        elif port is None or port.many or port.optional:
+            yield Fault(key=key, text=f'"{one.of}" is no single port', hint="map a port that every region has once")
+        elif layout != "row-major":
+            yield Fault(key=key, text=f'"{one.of}" is in {layout}', hint="a map is of a matrix in row-major order")
+        yield from _expression(key, one.box, _visible(template, beside))
 
 
 def _role(name: str, launch: Launch, beside: Beside) -> str:

@@ -30,6 +30,8 @@ WORKSPACE_LIMIT_BYTES = 64 << 20
 SOURCE_LIMIT = 1 << 20
 """Most characters of a kernel with its shared texts; a compiler on more of it exceeds any time limit."""
 THREADS_PER_BLOCK = 1024
+MOST_BOX_ROWS = 256
+"""Of a tensor map, in the driver's interface."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +264,24 @@ def geometry(s: Subject) -> Iterator[Finding]:
             yield _found("geometry", f"{launch.entry}: {shared} bytes of shared memory, {s.target.arch} has {most}")
 
 
+def boxes(s: Subject) -> Iterator[Finding]:
+    """Check that tensor maps are of matrices of 16-bit elements in rows of whole words, in boxes that can be copied."""
+    names = scope(s.region, s.target, s.params)
+    for one in (one for launch in s.template.launches for one in launch.maps):
+        port = s.region.port(one.of)
+        if ITEM_BYTES[port.dtype] != 2 or len(port.shape) < 2:
+            yield _found("boxes", f"{one.of}: a tensor map is of a matrix of 16-bit elements, not of {port.dtype}")
+        elif not isinstance(port.shape[-1], int) or port.shape[-1] % 8:
+            yield _found("boxes", f"{one.of}: rows of {port.shape[-1]} elements, not of whole words of 16 bytes")
+        try:
+            rows = int(evaluate(parse(one.box), names))
+        except EvaluationError as error:
+            yield _found("boxes", f"{one.of}: {error}")
+            continue
+        if not 1 <= rows <= MOST_BOX_ROWS:
+            yield _found("boxes", f"{one.of}: a box of {rows} rows, it has 1 to {MOST_BOX_ROWS}")
+
+
 def _whole_warps(block: list[int]) -> bool:
     warps, rest = divmod(block[0], 32)
     return len(block) == 1 and rest == 0 and warps.bit_count() == 1
@@ -282,4 +302,4 @@ def rounding(s: Subject) -> Iterator[Finding]:
 TEMPLATE_RULES: tuple[Rule, ...] = (
     kind, device, phase, tokens, dtype, extents, views, isa, ports, layout, source, determinism, rounding,
 )  # fmt: skip
-POINT_RULES: tuple[Rule, ...] = (parameters, constraints, geometry, workspaces)
+POINT_RULES: tuple[Rule, ...] = (parameters, constraints, geometry, boxes, workspaces)

@@ -48,6 +48,25 @@ class Workspace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TensorMap:
+    """How a launch copies boxes of a port to shared memory: the port is a matrix of 16-bit elements in row-major order.
+
+    A box is 128 bytes wide and lies in shared memory with the swizzle of 128 bytes; what it has outside the matrix is
+    zero. The kernel gets the map behind the pointers of its argument struct, as ``PORT_map``, and its rows as the
+    constant ``PORT_box``.
+    """
+
+    of: str
+    """A port, by its family."""
+    box: str
+    """Rows of a box, an expression."""
+    rows: int = 0
+    """Of the matrix, once the launch is resolved; it has all but the last extent of the port's shape."""
+    columns: int = 0
+    """Likewise, the last extent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """One kernel launch; on CPU every thread calls `entry(args, rank, size)` and a barrier follows.
 
@@ -76,6 +95,7 @@ class Launch:
     The input may so be some columns of a wider matrix; a stride of zero means that it is dense. Only the host writes
     it, before any launch.
     """
+    maps: tuple[TensorMap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from agentcompile.ir.evaluate import evaluate
+from agentcompile.ir.expr import parse
 from agentcompile.ir.region import Region
+from agentcompile.ir.scope import scope
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Template
 from agentcompile.materialize.declarations import constants, interface
@@ -28,5 +33,15 @@ def prologue(template: Template, region: Region, params: Params, target: Target)
     lines = [f"// {template.id}, specialised; generated: edit the template instead", *_TYPES]
     if any(port.dtype == "int8" for port in region.ports):
         lines.append("using int8_t = signed char;")
-    lines += [*constants(region, params, target), *interface(template, region)]
+    lines += [*constants(region, params, target), *_boxes(template, region, params, target)]
+    lines += interface(template, region)
     return "\n".join(lines) + "\n"
+
+
+def _boxes(template: Template, region: Region, params: Params, target: Target) -> Iterator[str]:
+    """Yield what a kernel knows of its tensor maps: their type, and the rows of each one's boxes."""
+    maps = {one.of: one.box for launch in template.launches for one in launch.maps}
+    if maps:
+        yield "struct alignas(64) TensorMap { unsigned long long words[16]; };"
+    names = scope(region, target, params)
+    yield from (f"constexpr long {port}_box = {int(evaluate(parse(box), names))};" for port, box in maps.items())

@@ -2,7 +2,8 @@
 
 A kernel reads dimensions in lower case and parameters in UPPER_CASE. Of each port family F it reads the type ``F_t``,
 the number of its ports ``F_count``, and ``F_numel``, ``F_rows`` and ``has_F``. Each launch has a struct ``ENTRY_args``
-that holds only pointers, in the order of the launch's arguments, so a launch is a function and an array of pointers.
+that holds only pointers, in the order of the launch's arguments, and tensor maps behind them, so a launch is a function
+and an array of words.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ def _arguments(launch: Launch, template: Template, region: Region) -> list[str]:
             members.append(f"{TYPES[workspaces[name].dtype]}* {name};")
         else:
             members.append(_pointer(name, region))
+    members += [f"TensorMap {one.of}_map;" for one in launch.maps]
     return [f"struct {launch.entry}_args {{", *(f"    {member}" for member in members), "};"]
 
 

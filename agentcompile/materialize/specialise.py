@@ -7,6 +7,7 @@ too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from agentcompile.ir.expr import parse
 from agentcompile.ir.region import Region
 from agentcompile.ir.scope import scope
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import COUNT, QUOTED_INCLUDE, Language, Launch, Params, Source, Template
+from agentcompile.ir.template import COUNT, QUOTED_INCLUDE, Language, Launch, Params, Source, Template, TensorMap
 from agentcompile.materialize import cpp, cuda, triton
 
 Prologue = Callable[[Template, Region, Params, Target], str]
@@ -82,7 +83,14 @@ def _resolved(launch: Launch, template: Template, region: Region, names: Mapping
         block=tuple(number("block", text) for text in launch.block),
         shared_bytes=number("shared_bytes", launch.shared_bytes),
         cluster=tuple(number("cluster", text) for text in launch.cluster),
+        maps=tuple(_mapped(one, region, number("maps", one.box)) for one in launch.maps),
     )
+
+
+def _mapped(one: TensorMap, region: Region, box: str) -> TensorMap:
+    port = region.port(one.of)
+    *outer, columns = (int(extent) for extent in port.shape)
+    return replace(one, box=box, rows=math.prod(outer), columns=columns)
 
 
 def _elements(count: str, what: str, names: Mapping[str, int]) -> int:

@@ -1,6 +1,7 @@
 """CUDA kernels through the driver API: cubins and bound launches, on whatever stream and context PyTorch uses.
 
 A kernel's parameters are pointers, one beside another: a struct of them, or each by itself; the cubin says which.
+Tensor maps follow the pointers of a struct.
 `cuda.bindings` is loaded on first use. The caller keeps every buffer alive.
 """
 
@@ -15,13 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentcompile.ir.template import Launch
+from agentcompile.ir.template import Launch, TensorMap
 from agentcompile.system.bindings import checked, load
 from agentcompile.system.cubins import ANY, unpack
 
 _DEFAULT_SHARED_BYTES = 48 << 10
 _PORTABLE_CLUSTER = 8
 """The largest cluster, in blocks, that every device with clusters runs; larger ones must be allowed per kernel."""
+_MAP_ALIGNMENT = 8  # words of 8 bytes
+_BOX_COLUMNS = 64
+"""Elements of 16 bits in the 128 bytes of a row of a box."""
 _ALL_SHARED = 100  # the preferred shared memory in percent of what L1 cache and shared memory have together
 
 
@@ -35,11 +39,13 @@ class Entry:
     parameters: tuple[tuple[int, int], ...]
     """The offset and size in bytes of every parameter."""
 
-    def room(self, pointers: Sequence[int]) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_void_p]]:
-        """Lay out `pointers` as the parameters lie, zeros behind them; also return each parameter's address."""
-        nbytes = max((offset + size for offset, size in self.parameters), default=0)
-        words = (ctypes.c_void_p * max(-(-nbytes // 8), len(pointers), 1))(*pointers)
-        places = [ctypes.addressof(words) + offset for offset, _ in self.parameters]
+    def room(self, words_of: Sequence[int]) -> tuple[ctypes.Array[ctypes.c_void_p], ctypes.Array[ctypes.c_void_p]]:
+        """Lay out words of 8 bytes as the parameters lie, zeros behind them; also return each parameter's address."""
+        # A struct that is aligned to more than the parameters' place begins behind a gap, which is no part of it.
+        first = min((offset for offset, _ in self.parameters), default=0)
+        nbytes = max((offset + size for offset, size in self.parameters), default=0) - first
+        words = (ctypes.c_void_p * max(-(-nbytes // 8), len(words_of), 1))(*words_of)
+        places = [ctypes.addressof(words) + offset - first for offset, _ in self.parameters]
         return words, (ctypes.c_void_p * max(len(places), 1))(*places)
 
 
@@ -135,7 +141,7 @@ class Call:
         attributes = list(_attributes(launch, dependent=dependent))
         if attributes:
             config.attrs, config.numAttrs = attributes, len(attributes)
-        words, places = entry.room(pointers)
+        words, places = entry.room([*pointers, *_maps(launch, pointers)])
         return Call(function=entry.function, config=config, keep=(words, places), parameters=ctypes.addressof(places))
 
     def run(self, stream: int) -> None:
@@ -147,6 +153,35 @@ class Call:
         driver = _driver()
         self.config.hStream = stream
         _checked(driver.cuLaunchKernelEx(self.config, self.function, self.parameters, 0), "a kernel cannot be started")
+
+
+def _maps(launch: Launch, pointers: Sequence[int]) -> Iterator[int]:
+    """Yield the words of a launch's tensor maps and, before them, what aligns them behind the pointers."""
+    if launch.maps:
+        yield from (0 for _ in range(-len(pointers) % _MAP_ALIGNMENT))
+    at = dict(zip(launch.arguments, pointers, strict=True))
+    for one in launch.maps:
+        yield from _encoded(one, at[one.of])
+
+
+def _encoded(one: TensorMap, pointer: int) -> Iterator[int]:
+    """Yield the words of the driver's own form of a tensor map."""
+    driver = _driver()
+    made = driver.cuTensorMapEncodeTiled(
+        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16,
+        2,
+        pointer,
+        [driver.cuuint64_t(one.columns), driver.cuuint64_t(one.rows)],
+        [driver.cuuint64_t(2 * one.columns)],
+        [driver.cuuint32_t(_BOX_COLUMNS), driver.cuuint32_t(int(one.box))],
+        [driver.cuuint32_t(1), driver.cuuint32_t(1)],
+        driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+    )
+    what = f"{one.of}: no tensor map of {one.rows} x {one.columns} elements in boxes of {one.box} rows"
+    yield from map(int, _checked(made, what).opaque)
 
 
 def _attributes(launch: Launch, *, dependent: bool) -> Iterator[Any]:

@@ -20,7 +20,7 @@ from agentcompile.system.probe import probe_cuda
 from agentcompile.system.store import Store
 from agentcompile.worker.gpu_launch import device_runner
 from tests.templates.shapes import Extents, region
-from tests.templates.suite import CATALOG, FAMILIES, build, failed, legal, odd, problems
+from tests.templates.suite import CATALOG, FAMILIES, build, chunk_of, failed, legal, odd, problems
 
 pytestmark = pytest.mark.gpu
 
@@ -45,16 +45,17 @@ def faults(template: Template, made: Region, params: Params, target: Target, sto
         return failed(template, made, source, run)
 
 
-def plain(kind: str, dtype: DType, batch: int) -> Region:
-    rows = (2048, 1024, 1024) if kind in FAMILIES else (3072,)
-    heads = Extents(q_heads=16, kv_heads=8, head_dim=128, context=700)
+def plain(template: Template, dtype: DType, batch: int, tokens: int = 0) -> Region:
+    kind, rows = template.region, (2048, 1024, 1024) if template.region in FAMILIES else (3072,)
+    heads = Extents(q_heads=16, kv_heads=8, head_dim=128, context=700, tokens=tokens or chunk_of(template, most=300))
     return region(kind, replace(heads, hidden=2048, rows=rows, dtype=dtype, batch=batch))
 
 
 @pytest.mark.parametrize(("id", "dtype", "batch"), CASES)
 def test_the_default_is_right_at_odd_sizes(id: str, dtype: DType, batch: int, target: Target, store: Store) -> None:
     template = CATALOG.get(id, dtype)
-    regions = [odd(template.region, dtype, hidden=104, head_dim=head_dim, batch=batch) for head_dim in (24, 48)]
+    sizes = {"hidden": 104, "batch": batch, "tokens": chunk_of(template)}
+    regions = [odd(template.region, dtype, head_dim=head_dim, **sizes) for head_dim in (24, 48)]
     made = next(made for made in regions if not problems(made, template, template.defaults, target))
     assert faults(template, made, template.defaults, target, store) == []
 
@@ -62,7 +63,7 @@ def test_the_default_is_right_at_odd_sizes(id: str, dtype: DType, batch: int, ta
 @pytest.mark.parametrize(("id", "dtype", "batch"), [case for case in CASES if CATALOG.get(*case[:2]).params])
 def test_points_drawn_from_the_space_are_right(id: str, dtype: DType, batch: int, target: Target, store: Store) -> None:
     template = CATALOG.get(id, dtype)
-    made = plain(template.region, dtype, batch)
+    made = plain(template, dtype, batch)
     points = legal(made, template, target)
     for drawn in random.Random(zlib.crc32(f"{id} {dtype}".encode())).sample(points, min(3, len(points))):
         assert faults(template, made, drawn.params, target, store) == [], drawn.label
@@ -82,3 +83,12 @@ def test_attention_is_right_for_every_group_and_width(
     points = legal(made, template, target)
     for drawn in random.Random(context).sample(points, min(3, len(points))):
         assert faults(template, made, drawn.params, target, store) == [], drawn.label
+
+
+@pytest.mark.parametrize("tokens", [1, 64, 65, 129, 1000, 2049])
+@pytest.mark.parametrize("id", [t.id for t in CUDA if t.phases == ("prefill",) and any(one.maps for one in t.launches)])
+def test_tiles_of_a_chunk_are_right_at_every_length(id: str, tokens: int, target: Target, store: Store) -> None:
+    template = CATALOG.get(id)
+    made = plain(template, "bf16", 1, tokens)
+    for point in random.Random(tokens).sample(legal(made, template, target), 2):
+        assert faults(template, made, point.params, target, store) == [], point.label

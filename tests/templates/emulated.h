@@ -38,11 +38,20 @@ struct Copied {
     unsigned bytes, zeros;
     unsigned long group;  // of the thread's, or the address of a barrier
 };
-// A barrier in shared memory: one arrival and the bytes that it expects complete a phase.
+// A barrier in shared memory: all arrivals and the bytes that it expects complete a phase.
 struct Gate {
     unsigned at, parity;
     int arrivals;
     long bytes;
+    int all;
+};
+// What the tensor cores multiply for a warpgroup: operands in shared memory, and the sums of a thread.
+struct Product {
+    float* sums;
+    unsigned count;
+    unsigned long long a, b;
+    bool add;
+    unsigned long group;
 };
 struct Block;
 using Spot = void* [5];  // what the compiler's own jumps need; the library's keep much that nobody changes
@@ -52,8 +61,9 @@ struct Thread {
     Block* block;
     Index index;
     bool begun, done;
-    unsigned long groups, cluster_turn;
+    unsigned long groups, cluster_turn, product_groups;
     List<Copied> asked;
+    List<Product> products;
 };
 constexpr unsigned LANES = 32, MOST_THREADS = 1024, MOST_BLOCKS = 8;
 constexpr unsigned STACK = (1 << 17) + 17 * 64;  // a power of two would give all stacks the same sets of the cache
@@ -103,6 +113,7 @@ inline void body() {
     for (;;) {
         launch.entry();
         if (current->asked.count) wrong("a thread ends and its copies are on their way");
+        if (current->products.count) wrong("a thread ends and its products are on their way");
         current->done = true, ++progress;
         leave();
     }
@@ -175,14 +186,16 @@ inline void await_groups(unsigned pending) {
         land(asked.items[landed]);
     asked.drop(landed);
 }
-inline Gate& gate_at(unsigned address) {
-    List<Gate>& gates = current->block->gates;
+inline Gate& gate_in(Block& block, unsigned address) {
+    List<Gate>& gates = block.gates;
     for (size_t i = 0; i < gates.count; ++i)
         if (gates.items[i].at == address) return gates.items[i];
     wrong("a barrier is used that nobody has made");
 }
+inline Gate& gate_at(unsigned address) { return gate_in(*current->block, address); }
 inline void settle(Gate& gate) {
-    if (gate.arrivals == 0 && gate.bytes == 0) gate.parity ^= 1, gate.arrivals = 1, ++progress;
+    if (gate.arrivals < 0) wrong("more threads arrive at a barrier than it was made for");
+    if (gate.arrivals == 0 && gate.bytes == 0) gate.parity ^= 1, gate.arrivals = gate.all, ++progress;
 }
 inline bool passed(unsigned address, unsigned parity) {
     Gate& gate = gate_at(address);
@@ -193,7 +206,7 @@ inline bool passed(unsigned address, unsigned parity) {
         if (one.group != address)
             coming.items[others++] = one;
         else
-            land(one), gate.bytes -= one.bytes;
+            land(one), gate.bytes -= one.bytes + one.zeros;
     }
     coming.count = others;
     settle(gate);
@@ -225,7 +238,7 @@ inline void begin(Block& block, Index index) {
         Thread& thread = block.threads[t];
         if (!thread.done) thread.begun = false;  // a launch that failed left it where it was
         thread.block = &block, thread.index = {t, 0, 0}, thread.done = false;
-        thread.groups = 0, thread.asked.count = 0, block.warps[t / LANES] = {};
+        thread.groups = thread.product_groups = 0, thread.asked.count = thread.products.count = 0, block.warps[t / LANES] = {};
         if (thread.begun) continue;
         getcontext(&thread.context);
         thread.context.uc_stack.ss_sp = stacks + (size_t(&block - blocks) * MOST_THREADS + t) * STACK;

@@ -28,7 +28,7 @@ from tests.kernels.kept import kept
 from tests.templates.suite import failed, problems
 
 HERE = Path(__file__).parent
-TARGET = Target(kind="cuda", device="none", arch="sm_90", isa=(), threads=2, cache_bytes=(228 << 10, 50 << 20))
+TARGET = Target(kind="cuda", device="none", arch="sm_90a", isa=(), threads=2, cache_bytes=(228 << 10, 50 << 20))
 """Two multiprocessors, so that blocks have several tiles."""
 INSTRUCTIONS = (
     ("griddepcontrol.launch_dependents", "nothing"),
@@ -55,13 +55,23 @@ INSTRUCTIONS = (
     ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint", "copy_bulk"),
     ("fence.mbarrier_init.release.cluster", "nothing"),
     ("fence.proxy.async.shared::cta", "nothing"),
-    ("createpolicy.fractional.L2::evict_first.b64", "policy"),
+    ("createpolicy.fractional.L2::evict_", "policy"),
+    ("prefetch.tensormap", "announce"),
+    ("global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint", "copy_box_to_cluster"),
+    ("global.tile.mbarrier::complete_tx::bytes.L2::cache_hint", "copy_box"),
+    ("mbarrier.arrive.shared::cta.b64", "arrive_at_gate"),
+    ("mbarrier.arrive.shared::cluster.b64", "arrive_in_block"),
+    ("wgmma.fence.sync.aligned", "nothing"),
+    ("wgmma.mma_async.sync.aligned.m64n", "multiply_tile"),
+    ("wgmma.commit_group.sync.aligned", "end_products"),
+    ("wgmma.wait_group.sync.aligned", "await_products"),
+    ("barrier.cluster.arrive.relaxed.aligned;\\n\\tbarrier.cluster.wait.aligned", "meet_cluster"),
     ("barrier.cluster.arrive.release.aligned;\\n\\tbarrier.cluster.wait.acquire.aligned", "meet_cluster"),
     ("barrier.cluster.arrive.release.aligned", "arrive_in_cluster"),
     ("barrier.cluster.wait.acquire.aligned", "await_cluster"),
     ("mapa.shared::cluster.u32", "read_of_block"),
 )
-"""The functions of `emulated_device.h`; of an instruction that two of these are in, the first is taken."""
+"""The functions of the headers; of an instruction that two of these are in, the first is taken."""
 STRING = r'"(?:[^"\\]|\\.)*"'
 FLAGS = ["-std=c++20", "-O1", "-march=native", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-fno-gnu-unique"]
 """Unique symbols would give one library's shared memory to the next that is loaded."""
@@ -99,6 +109,9 @@ class Kernel:
         """
         (launch,) = self.source.launches
         flat = [buffers[name].data_ptr() if name else None for name in launch.arguments]
+        flat += [None] * (-len(flat) % 8 if launch.maps else 0)
+        for one in launch.maps:
+            flat += [buffers[one.of].data_ptr(), one.rows, one.columns, int(one.box), *[None] * 12]
         tensors = [buffers[name] for name in late]
         inputs = (Input * len(late))(*[Input(one.data_ptr(), one.nbytes) for one in tensors])
         grid = [int(extent) for extent in (*launch.grid, "1", "1")[:3]]
@@ -142,7 +155,7 @@ def compiled(source: Source, folder: Path) -> Kernel:
     """The kernel as a library with a `launch` of pointers, blocks and threads."""
     (launch,) = source.launches
     whole = (
-        f'#include "{HERE}/emulated.h"\n#include "{HERE}/emulated_device.h"\n'
+        f'#include "{HERE}/emulated.h"\n#include "{HERE}/emulated_device.h"\n#include "{HERE}/emulated_tensor.h"\n'
         f"namespace kernel {{\n{on_host(source.text)}}}\n{LAUNCH.format(entry=launch.entry)}"
     )
     headers = "".join(path.read_text() for path in sorted(HERE.glob("emulated*.h")))
@@ -171,6 +184,9 @@ def _processor() -> str:
 
 def on_host(text: str) -> str:
     """The text with shared memory, instructions and the size of its clusters as the headers have them."""
+    if "wgmma" in text:  # its registers are listed by macros
+        command = ["g++", "-E", "-P", "-D__CUDA_ARCH__=900", "-xc++", "-"]
+        text = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=True).stdout
     places = iter(range(text.count("__shared__")))
     text = re.sub(
         r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];", r"\1* \2 = (\1*)host::dynamic();", text
@@ -189,6 +205,8 @@ def on_host(text: str) -> str:
 def _called(statement: re.Match[str]) -> str:
     """A call for an instruction with its operands, outputs before inputs."""
     instruction = "".join(text[1:-1] for text in re.findall(STRING, statement[1]))
+    if not instruction:  # it orders what the compiler does, and nothing else
+        return ";"
     name = next((name for known, name in INSTRUCTIONS if known in instruction), None)
     assert name, f"the emulator does not know {instruction}"
     return f"ptx::{name}({', '.join(_expressions(statement[2]))});"

@@ -46,6 +46,7 @@ inline float __uint_as_float(unsigned v) { return __builtin_bit_cast(float, v); 
 inline float __int_as_float(int v) { return __builtin_bit_cast(float, v); }
 inline float rsqrtf(float v) { return 1.0f / sqrtf(v); }
 inline float __expf(float v) { return expf(v); }
+inline float __fdividef(float a, float b) { return a / b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
@@ -198,9 +199,9 @@ inline void copy16(unsigned to, const void* from, int bytes) {
 inline void end_group() { ++host::current->groups; }
 inline void await_groups(int pending) { host::await_groups(pending); }
 
-inline void make_gate(unsigned at) {
+inline void make_gate(unsigned at, int arrivals = 1) {
     host::shared_at(at, 8, 8);
-    host::current->block->gates.push({at, 0, 1, 0});
+    host::current->block->gates.push({at, 0, arrivals, 0, arrivals});
 }
 inline void expect(unsigned at, unsigned bytes) {
     host::Gate& gate = host::gate_at(at);

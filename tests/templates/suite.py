@@ -23,7 +23,7 @@ from agentcompile.validate import DeclaredArithmetic, validate
 from agentcompile.validate.production import House, Late
 from agentcompile.validate.rig import Run
 from tests.kernels.remembered import Remembered
-from tests.templates.shapes import Extents, region
+from tests.templates.shapes import CHUNK, CHUNK_KINDS, Extents, region
 
 CATALOG = load([Path(__file__).parents[2] / "templates"], kinds=facts(), layouts=tuple(LAYOUTS))
 FAMILIES = ("linear-merged", "rmsnorm-linear")
@@ -47,7 +47,14 @@ def gpu(arch: str) -> Target:
     )
 
 
-def odd(kind: str, dtype: DType, hidden: int, head_dim: int, batch: int = 1) -> Region:
+def chunk_of(template: Template, most: int = CHUNK) -> int:
+    """Tokens of a chunk for a template: none where it serves decode steps, at `most` for other kinds that both have."""
+    if "decode" in template.phases:
+        return 0
+    return CHUNK if template.region in CHUNK_KINDS else most
+
+
+def odd(kind: str, dtype: DType, hidden: int, head_dim: int, batch: int = 1, tokens: int = 0) -> Region:
     """Tails of vectors, of tiles and of shares, a window, a bias, an offset."""
     rows = (47, 3, 17) if kind in FAMILIES else (47,)
     extents = Extents(
@@ -62,6 +69,7 @@ def odd(kind: str, dtype: DType, hidden: int, head_dim: int, batch: int = 1) -> 
         offset=1.0,
         dtype=dtype,
         batch=batch,
+        tokens=tokens,
     )
     return region(kind, extents)
 

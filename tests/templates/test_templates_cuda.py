@@ -16,7 +16,7 @@ from agentcompile.ir.template import Params, Source, Template
 from agentcompile.materialize import specialise
 from tests.kernels.kept import cubin
 from tests.templates.shapes import Extents, region
-from tests.templates.suite import CATALOG, EARLY_ARCHS, FAMILIES, HOT, gpu, legal, problems, roomy
+from tests.templates.suite import CATALOG, EARLY_ARCHS, FAMILIES, HOT, chunk_of, gpu, legal, problems, roomy
 
 CUDA = [template for template in CATALOG.templates if template.language == "cuda"]
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100")
@@ -48,7 +48,8 @@ def shape(template: Template, dtype: DType, batch: int = 0) -> Region:
     """For `batch` sequences; 0: the most that the template serves."""
     rows = (128, 64, 64) if template.region in FAMILIES else (192,)
     batch = batch or template.tokens[1]
-    return region(template.region, Extents(dtype=dtype, hidden=256, rows=rows, head_dim=64, batch=batch))
+    extents = Extents(dtype=dtype, hidden=256, rows=rows, head_dim=64, batch=batch, tokens=chunk_of(template, most=300))
+    return region(template.region, extents)
 
 
 def built(template: Template, made: Region, params: Params, arch: str) -> tuple[Source, Cubin]:

@@ -15,7 +15,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.template import Template
 from tests.templates.emulated import TARGET, faults
 from tests.templates.shapes import CHUNK_KINDS, Extents, region
-from tests.templates.suite import CATALOG, legal, odd, problems, serves
+from tests.templates.suite import CATALOG, chunk_of, legal, odd, problems, serves
 
 CUDA = [template for template in CATALOG.templates if template.language == "cuda"]
 PREFILL = 0
@@ -24,7 +24,7 @@ PREFILL = 0
 
 def extents_of(template: Template) -> list[int]:
     """The fewest and the most sequences, and a chunk where the template serves prefills."""
-    batches = [] if template.region in CHUNK_KINDS else sorted(set(template.tokens))
+    batches = [] if chunk_of(template) else sorted(set(template.tokens))
     return batches + [PREFILL] * ("prefill" in template.phases)
 
 
@@ -133,3 +133,43 @@ def test_a_ring_whose_barriers_are_not_told_apart_is_caught(name: str, tmp_path:
     )
     assert wrong != template.includes
     assert faults(replace(template, includes=wrong), made, tuple(params.items()), tmp_path) != []
+
+
+def chunk(tokens: int, hidden: int, rows: int) -> Region:
+    return region("gateup-silu-mul", Extents(hidden=hidden, rows=(rows,), tokens=tokens))
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+@pytest.mark.parametrize(("tokens", "hidden", "rows"), [(64, 72, 296), (70, 904, 72), (200, 136, 300), (1100, 8, 40)])
+def test_tiles_of_a_chunk_are_right_on_the_host(
+    tokens: int, hidden: int, rows: int, cluster: int, tmp_path: Path
+) -> None:
+    template = CATALOG.get("gateup-silu-mul/tensor-tiles")
+    assert faults(template, chunk(tokens, hidden, rows), (("CLUSTER", cluster), ("BAND", 8)), tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong"),
+    [
+        # Read before it is there, overwritten before it is read, and used before it is made.
+        ("tensor_tiles.cuh", "wait_for(tiles.full + at.stage, at.parity);", ""),
+        ("tensor_tiles.cuh", "wait_for(tiles.empty + at.stage, at.parity ^ 1);", ""),
+        ("tensor_tiles.cuh", "products_left<1>();", "products_left<2>();"),
+        ("wgmma.cuh", "products_left<0>();", "products_left<1>();"),
+        # Barriers that count too few, and a block that ends before its neighbour has copied and read.
+        ("tensor_tiles.cuh", "GROUPS * BLOCKS)", "GROUPS)"),
+        ("tensor_tiles.cuh", "if (BLOCKS > 1) cluster_meets();  // nobody", "// nobody"),
+        # Another half of a tile, the next tile, the wrong words, and what lies behind the last token.
+        ("tensor_tiles.cuh", "to += tiles.rank * WIDE * 128;", ""),
+        ("tensor_tiles.cuh", "* BLOCKS + rank) * TOKENS", "* BLOCKS) * TOKENS"),
+        ("tensor_tiles.cuh", "q & 2 ? word[i] : word[i + 2], 2", "q & 2 ? word[i + 2] : word[i], 2"),
+        ("tensor_tiles.cuh", "if (token < tokens) store<4", "if (token <= tokens) store<4"),
+        ("wgmma.cuh", "Operand(64) << 32", "Operand(32) << 32"),
+    ],
+)
+def test_a_planted_fault_of_tiles_is_caught(file: str, right: str, wrong: str, tmp_path: Path) -> None:
+    template = CATALOG.get("gateup-silu-mul/tensor-tiles")
+    assert dict(template.includes)[file].count(right) == 1
+    includes = tuple((name, text.replace(right, wrong) if name == file else text) for name, text in template.includes)
+    made = chunk(tokens=200, hidden=904, rows=72)
+    assert faults(replace(template, includes=includes), made, (("CLUSTER", 2), ("BAND", 8)), tmp_path) != []
