@@ -157,8 +157,9 @@ class Call:
 
 def _maps(launch: Launch, pointers: Sequence[int]) -> Iterator[int]:
     """Yield the words of a launch's tensor maps and, before them, what aligns them behind the pointers."""
-    if launch.maps:
-        yield from (0 for _ in range(-len(pointers) % _MAP_ALIGNMENT))
+    if not launch.maps:  # then its pointers need no names
+        return
+    yield from (0 for _ in range(-len(pointers) % _MAP_ALIGNMENT))
     at = dict(zip(launch.arguments, pointers, strict=True))
     for one in launch.maps:
         yield from _encoded(one, at[one.of])

@@ -88,3 +88,11 @@ def test_a_large_cluster_is_allowed_first(allowed: list[tuple[Any, ...]]) -> Non
     assert asks(launched(cluster=("16",))) == {"CLUSTER_DIMENSION": (16, 1, 1)}
     portable = bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
     assert allowed == [(7, portable, 1)]
+
+
+def test_a_launch_of_our_own_need_not_name_its_pointers(allowed: list[tuple[Any, ...]]) -> None:
+    entry = Entry(function=7, shared_bytes=0, parameters=((0, 24),))
+    module: Any = SimpleNamespace(path=Path("a.cubin"), entry=lambda *_: entry)
+    launch = Launch(entry="read", arguments=(), grid=("2",), block=("64",))
+    words, _ = Call.of(module, launch, POINTERS, dependent=False).keep
+    assert ctypes.string_at(ctypes.addressof(words), 24) == packed(*POINTERS)
