@@ -154,11 +154,10 @@ def test_a_machine_on_which_nobody_else_runs_is_not_called_busy_whatever_its_own
 
 
 def test_what_others_take_of_the_processors_is_seen() -> None:
-    others = Others()
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as neighbour:
-        time.sleep(1.0)
-        neighbour.kill()
-    assert others.share() > 0.2 / (os.cpu_count() or 1)
+    others, begin = Others(), time.monotonic()
+    # A host may give a virtual machine nothing for a second: what counts is the time that the neighbour had.
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)
+    assert others.share() > 0.2 / ((os.cpu_count() or 1) * (time.monotonic() - begin))
 
 
 def test_when_time_is_up_the_shortest_interval_of_the_rounds_is_doubled() -> None:
