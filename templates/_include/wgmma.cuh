@@ -39,7 +39,7 @@ template <int COUNT> __device__ inline void products_there(float (&sum)[COUNT]) 
 #define SUMS_64(i) SUMS_16(i), SUMS_16(i + 16), SUMS_16(i + 32), SUMS_16(i + 48)
 
 // sum = a b^T + (add ? sum : 0): 64 rows of a, N rows of b, 16 columns of both. An instruction for every N, because its
-// registers stand in its text.
+// registers stand in its text, and each text in full, because the source check reads instructions as they stand.
 template <int N> struct Product;
 template <> struct Product<32> {
     static __device__ void of(float (&sum)[16], Operand a, Operand b, int add) {
