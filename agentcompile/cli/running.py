@@ -14,6 +14,8 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, Event, StageStarted, Warned
 from agentcompile.ir.digest import Json
 from agentcompile.lockfile.bundle import beside
+from agentcompile.measure.clock import Others
+from agentcompile.measure.policy import POLICY
 from agentcompile.options import resolve
 from agentcompile.runs.tables import Table, amount, state_json
 
@@ -89,6 +91,7 @@ def generate(
     run = flow.generate(lock, options, _warnings(screen))
     results = list[Json]()
     for prompt in prompts:
+        others = Others()
         screen.text("" if prompt.chat else prompt.text, end="")
         text, speed = _stream(run(prompt, request), screen)
         screen.text("")
@@ -102,11 +105,23 @@ def generate(
         if beside_eager:
             _, eager = _stream(flow.eager(lock, options, prompt, request), None)
             ratio = speed.tokens_per_s / eager.tokens_per_s if eager.tokens_per_s else 0.0
-            screen.say(f"PyTorch eager {_speed(eager)}; agentcompile is {ratio:.2f}× as fast")
-            result |= {"eager_tokens_per_s": eager.tokens_per_s, "ratio": ratio}
+            share = others.share()
+            screen.say(f"PyTorch eager {_speed(eager)}; {compared(ratio, share)}")
+            result |= {"eager_tokens_per_s": eager.tokens_per_s, "ratio": ratio, "others": share}
         results.append(result)
     screen.json(results[0] if len(results) == 1 else results)
     return 0
+
+
+def compared(ratio: float, others: float) -> str:
+    """Return a line on a rate over PyTorch eager's; `others` is other processes' share of all processors, 0 to 1.
+
+    They slow PyTorch down more than kernels: its threads wait for one another after each operator.
+    """
+    text = f"agentcompile is {ratio:.2f}× as fast"
+    if others <= POLICY.others_share:
+        return text
+    return f"{text}, while other processes used {others:.0%} of the processors; on a quiet machine it may be far less"
 
 
 def prompts_of(texts: Sequence[str], ids: Sequence[str], *, chat: bool) -> tuple[InputPrompt, ...]:

@@ -70,7 +70,7 @@ def plan_line(plan: Plan) -> str:
     step = f"{duration(plan.step_ns)} {unit}, baseline {duration(plan.baseline_ns)}"
     if plan.half_width >= NO_INTERVAL:
         about = f"about {math.exp(plan.log_ratio):.2f}× by the quickest rounds"
-        return f"{plan.regime.name}: {step}: {about}, contended: too few were undisturbed for an interval"
+        return f"{plan.regime.name}: {step}: {about}, contended: no interval, and when quiet it may be far less"
     ratio, low, high = (math.exp(plan.log_ratio + sign * plan.half_width) for sign in (0, -1, 1))
     text = f"{plan.regime.name}: {step}: {ratio:.2f}× ({low:.2f}–{high:.2f})"
     return f"{text}, contended: {plan.disturbed:.0%} of the rounds disturbed" if plan.contended else text

@@ -71,7 +71,9 @@ def test_eager_runs_beside_it_on_demand(warm: Path, planted: Make) -> None:
         "--json",
     )  # fmt: skip
     assert done.code == 0, done.err
-    assert json.loads(done.out)["eager_tokens_per_s"] > 0
+    told = json.loads(done.out)
+    assert told["eager_tokens_per_s"] > 0
+    assert 0 <= told["others"] <= 1
 
 
 def test_the_accuracy_of_a_lock_is_verified_on_the_users_prompts(warm: Path, planted: Make, tmp_path: Path) -> None:

@@ -35,6 +35,12 @@ def test_generate_streams_the_prompt_and_its_continuation_beside_eager() -> None
     assert "PyTorch eager" in err.getvalue()
 
 
+def test_a_ratio_that_was_taken_beside_other_processes_says_so() -> None:
+    assert running.compared(40.0, 0.05) == "agentcompile is 40.00× as fast"
+    busy = "agentcompile is 134.00× as fast, while other processes used 62% of the processors; "
+    assert running.compared(134.0, 0.62) == busy + "on a quiet machine it may be far less"
+
+
 def test_the_rate_counts_what_came_after_the_first_piece() -> None:
     speed = running.Speed(tokens=9, rest=8, first_s=1.0, rest_s=2.0)
     assert speed.tokens_per_s == 4.0
