@@ -1,14 +1,17 @@
 """The sample checkpoint from the first key to a lock that replays: everything a person does is a key, in a terminal.
 
 A person compiles, looks around, approves, takes it back, rejects and overrides with a reason, writes the lock, and
-replays it; then the headless runner replays the same lock, and what it rebuilds is the plan of the run.
+replays it; then the headless runner replays the same lock, and what it rebuilds is the plan of the run. Another person,
+with another terminal, opens the run that waits for review, and does the same.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -26,8 +29,9 @@ from tests.cpu import flows
 
 pytestmark = pytest.mark.alone
 
-ASKED = [f"--context={flows.WALKED_CONTEXT}", f"--threads={flows.WALKED_THREADS}", "--budget=40", "--seconds=30"]
-PATIENCE_S = 300
+ASKED = [f"--context={flows.WALKED_CONTEXT}", f"--threads={flows.WALKED_THREADS}", "--budget=30", "--seconds=150"]
+"""More candidates than regions, however busy the machine is: one of them is the other candidate of an override."""
+PATIENCE_S = 400
 
 
 class Walk:
@@ -76,14 +80,19 @@ def choices(lock: Path) -> dict[str, LockChoice]:
     return {choice.region: choice for choice in plan.choices}
 
 
-@pytest.mark.parametrize("size", [(80, 24), (160, 48)], ids=["80x24", "160x48"])
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the run is kept as it waited for its review."""
+    return tmp_path_factory.mktemp("waiting") / "run"
+
+
 def test_a_checkpoint_is_compiled_decided_on_and_locked_by_keys_alone(
-    size: tuple[int, int], sampled: Path, repository: Path, tmp_path: Path
+    sampled: Path, repository: Path, waiting: Path, tmp_path: Path
 ) -> None:
     model, lock = repository / "bench" / "models" / "sample", tmp_path / "walked.lock.toml"
     run = RunDirectory(tmp_path / "run")
     command = app(str(model), *ASKED, "--run-dir", str(run.path), "--out", str(lock))
-    with Terminal(command, columns=size[0], rows=size[1], env={"AGENTCOMPILE_HOME": str(sampled)}) as terminal:
+    with Terminal(command, columns=80, rows=24, env={"AGENTCOMPILE_HOME": str(sampled)}) as terminal:
         walk = Walk(terminal, run)
         terminal.until("running")
         walk.until("a trial", lambda state: state.counts.total > 0)
@@ -93,52 +102,83 @@ def test_a_checkpoint_is_compiled_decided_on_and_locked_by_keys_alone(
         assert walk.state.ui_hz == HZ
         assert any(one.verdict.measurement.times_ns for one in walk.state.trials if isinstance(one.verdict, Measured))
         walk.until("the compiler leaves", lambda _: not run.alive())
-        terminal.press("3", pause_s=0.5)
+        shutil.copytree(run.path, waiting, ignore=shutil.ignore_patterns("control.sock"))
+        decided = review(walk)
+    decided.hold(sampled, model, lock)
 
-        found = items(walk.state)
-        known = walk.state
-        instead = next(item for item in found if others(known, item))
-        rejected, approved = [item for item in found if item is not instead and item.safe][:2]
-        walk.decides(approved, "y", "approved")
-        terminal.press("u")
-        walk.until("it is taken back", lambda state: standing_of(state, approved) == "undecided")
-        walk.decides(rejected, "nnot this one\r", "rejected")
-        walk.goes_to(instead)
-        terminal.press("o", pause_s=0.5)
-        terminal.press("\r", pause_s=0.3)
-        terminal.press("\r", pause_s=0.3)
-        terminal.until("A reason is needed")
-        terminal.press("to see it run\r", pause_s=0.1)
-        walk.until("overridden", lambda state: standing_of(state, instead) == "overridden")
-        terminal.press("/\x15\r", pause_s=0.2)
-        terminal.press("a\r", pause_s=1.0)
-        walk.until("safe ones", lambda state: standing_of(state, approved) == "approved")
-        if any(item.standing == "undecided" for item in items(walk.state)):
-            terminal.press("d\r", pause_s=1.0)
-        terminal.press("W", pause_s=0.5)
-        walk.until("the lock", lambda state: state.lock is not None and state.finished is not None)
-        before = len(terminal.bytes)
-        terminal.press("R", pause_s=0.5)
-        walk.until("the replay's word", lambda _: b"holds" in terminal.bytes[before:])
-        terminal.press("q")
-        assert terminal.end() == 0
-        assert terminal.restored
 
-    state, locked = run.state(), choices(lock)
-    decision = state.decisions[instead.region]
-    assert decision.candidate is not None
-    own = locked[instead.region]
-    assert (own.decided_by, own.reason, own.params) == ("human", "to see it run", dict(decision.candidate.params))
-    assert (locked[rejected.region].use, locked[rejected.region].decided_by) == ("fallback", "human")
-    assert locked[approved.region].approval == state.decisions[approved.region].approval != ""
+def test_a_run_that_waits_is_opened_decided_on_and_locked_in_a_large_terminal(
+    sampled: Path, repository: Path, waiting: Path, tmp_path: Path
+) -> None:
+    model, lock = repository / "bench" / "models" / "sample", tmp_path / "walked.lock.toml"
+    assert waiting.is_dir(), "this test opens the run of the one before"
+    run = RunDirectory(Path(shutil.copytree(waiting, tmp_path / "run")))
+    file = run.path / "options.json"
+    kept = json.loads(file.read_text(encoding="utf-8"))
+    kept["options"] |= {"run_dir": str(run.path), "out": str(lock)}
+    file.write_text(json.dumps(kept), encoding="utf-8")
+    command = app(str(run.path))
+    with Terminal(command, columns=160, rows=48, env={"AGENTCOMPILE_HOME": str(sampled)}) as terminal:
+        decided = review(Walk(terminal, run))
+    decided.hold(sampled, model, lock)
 
-    replayed = flows.cli(sampled, "replay", lock, "--model", model, "--locked", "--threads", flows.WALKED_THREADS)
-    assert replayed.code == 0, replayed.err
-    settings = replace(flows.options(sampled, model, flows.WALKED_CONTEXT), threads=flows.WALKED_THREADS)
-    kernels = {part.choice for plan in state.final for part in plan.parts if isinstance(part.choice, Kernel)}
-    rebuilt = open_lock(lock, settings, locked=True)
-    assert {job.source.digest for job in rebuilt.jobs} == {kernel.source for kernel in kernels}
-    decode = next(plan for plan in state.final if plan.phase == "decode")
-    assert {region: choice.use == "kernel" for region, choice in locked.items()} == {
-        part.region: isinstance(part.choice, Kernel) for part in decode.parts
-    }
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What a person decided on in a run: a region of each kind of decision."""
+
+    run: RunDirectory
+    approved: Item
+    rejected: Item
+    instead: Item
+
+    def hold(self, home: Path, model: Path, lock: Path) -> None:
+        """Check that the lock says so, and that it replays to the plan of the run."""
+        state, locked = self.run.state(), choices(lock)
+        decision = state.decisions[self.instead.region]
+        assert decision.candidate is not None
+        own = locked[self.instead.region]
+        assert (own.decided_by, own.reason, own.params) == ("human", "to see it run", dict(decision.candidate.params))
+        assert (locked[self.rejected.region].use, locked[self.rejected.region].decided_by) == ("fallback", "human")
+        assert locked[self.approved.region].approval == state.decisions[self.approved.region].approval != ""
+
+        replayed = flows.cli(home, "replay", lock, "--model", model, "--locked", "--threads", flows.WALKED_THREADS)
+        assert replayed.code == 0, replayed.err
+        settings = replace(flows.options(home, model, flows.WALKED_CONTEXT), threads=flows.WALKED_THREADS)
+        kernels = {part.choice for plan in state.final for part in plan.parts if isinstance(part.choice, Kernel)}
+        rebuilt = open_lock(lock, settings, locked=True)
+        assert {job.source.digest for job in rebuilt.jobs} == {kernel.source for kernel in kernels}
+
+
+def review(walk: Walk) -> Decided:
+    """Decide on a run that waits for it, write the lock, replay it, and leave; by keys alone."""
+    terminal = walk.terminal
+    terminal.press("3", pause_s=0.5)
+    found, known = items(walk.state), walk.state
+    instead = next(item for item in found if others(known, item))
+    rejected, approved = [item for item in found if item is not instead and item.safe][:2]
+    walk.decides(approved, "y", "approved")
+    terminal.press("u")
+    walk.until("it is taken back", lambda state: standing_of(state, approved) == "undecided")
+    walk.decides(rejected, "nnot this one\r", "rejected")
+    walk.goes_to(instead)
+    terminal.press("o", pause_s=0.5)
+    terminal.press("\r", pause_s=0.3)
+    terminal.press("\r", pause_s=0.3)
+    terminal.until("A reason is needed")
+    terminal.press("to see it run\r", pause_s=0.1)
+    walk.until("overridden", lambda state: standing_of(state, instead) == "overridden")
+    terminal.press("/\x15\r", pause_s=0.2)
+    terminal.press("a\r", pause_s=1.0)
+    walk.until("safe ones", lambda state: standing_of(state, approved) == "approved")
+    if any(item.standing == "undecided" for item in items(walk.state)):
+        terminal.press("d\r", pause_s=1.0)
+    terminal.press("W", pause_s=0.5)
+    walk.until("the lock", lambda state: state.lock is not None and state.finished is not None)
+    before = len(terminal.bytes)
+    terminal.press("R", pause_s=0.5)
+    walk.until("the replay's word", lambda _: b"holds" in terminal.bytes[before:])
+    terminal.press("q")
+    assert terminal.end() == 0
+    assert terminal.restored
+    return Decided(run=walk.run, approved=approved, rejected=rejected, instead=instead)
