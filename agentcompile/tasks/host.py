@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from agentcompile.backends import backend_of
 from agentcompile.ops.reference import DTYPES as TORCH_DTYPES
 from agentcompile.tasks.arena import ArenaView
-from agentcompile.tasks.comparing import Expected, compare
+from agentcompile.tasks.comparing import Expected, Outputs, same_bits
 from agentcompile.tasks.inputs import SHAPE_SCALES, nudged, randomised
 from agentcompile.tasks.loading import LoadedModel, TaskFault
 from agentcompile.tasks.precision import exact, tf32
@@ -63,8 +63,7 @@ class _Held:
     sources: dict[str, Tensor] = field(default_factory=dict)
     """Private copies of inputs and parameters by port."""
     expected: list[Expected] = field(default_factory=list)
-    first: dict[str, Tensor] = field(default_factory=dict)
-    """The outputs of the first launch that was examined."""
+    outputs: Outputs = field(default_factory=Outputs)
     changes: tuple[str, Tensor] = ("", torch.zeros(0, 2, dtype=torch.int64))
     """An input, and the changes of it that were listed."""
 
@@ -156,7 +155,7 @@ class TaskHost:
         held.sources = {name: tensor.contiguous().clone() for name, tensor in held.sources.items()}
         for name, tensor in held.sources.items():
             self._buffer(held, name).copy_(tensor)
-        held.expected, held.first = self._expected(held, generator), {}
+        held.expected, held.outputs = self._expected(held, generator), Outputs()
 
     def _expected(self, held: _Held, generator: torch.Generator) -> list[Expected]:
         task = self._task
@@ -233,14 +232,14 @@ class TaskHost:
         leaves[tensors[self._names("input").index(port)]] = changed.clone()
         held.inputs = pytree.tree_unflatten(leaves, spec)
         held.sources[port] = changed
-        held.expected, held.first = self._expected(held, torch.Generator().manual_seed(len(rows))), {}
+        held.expected, held.outputs = self._expected(held, torch.Generator().manual_seed(len(rows))), Outputs()
 
     def _examine(self, held: _Held) -> Examined:
         tally = Tally()
         assert self._attach is not None
         broken = held.view.broken()
         tally.claim("memory", not broken, f"{held.label}: something was written around {', '.join(broken)}")
-        changed = [name for name, tensor in held.sources.items() if not _same(self._seen(held, name), tensor)]
+        changed = [name for name, tensor in held.sources.items() if not same_bits(self._seen(held, name), tensor)]
         tally.claim("inputs", not changed, f"{held.label}: {', '.join(changed)} changed: only outputs may be written")
         for name in changed:
             self._buffer(held, name).copy_(held.sources[name])
@@ -252,11 +251,10 @@ class TaskHost:
         tally.claim("zeroed", not left, f"{held.label}: {', '.join(left)} must be zeros again after every launch")
         for expected in held.expected:
             y = self._seen(held, expected.name)
-            compare(tally, y, expected, held.label)
-            first = held.first.setdefault(expected.name, y.clone())
+            same = held.outputs.examine(tally, y, expected, held.label)
             if self._attach.deterministic:
                 told = f"{held.label}: {expected.name} differs from launch to launch on the same inputs"
-                tally.claim("repeats", _same(y, first), told)
+                tally.claim("repeats", same, told)
         return Examined(checks=tuple(tally.checks.values()), error_ratio=tally.error_ratio)
 
     def _names(self, role: Any) -> list[str]:
@@ -287,8 +285,3 @@ def _each(value: Any, change: Any) -> Any:
 
 def _copies(inputs: Sequence[Any]) -> list[Any]:
     return [_each(one, torch.clone) for one in inputs]
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    """Return whether two dense tensors hold the same bits."""
-    return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))

@@ -22,6 +22,12 @@ class Tally:
             measured = math.inf if math.isnan(measured) else measured
             self.checks[name] = Check(name=name, ok=ok, measured=measured, allowed=allowed, detail="" if ok else detail)
 
+    def merge(self, other: Tally) -> None:
+        """Record what another tally found."""
+        for check in other.checks.values():
+            self.add(check.name, check.measured, check.allowed, check.detail)
+        self.error_ratio = max(self.error_ratio, other.error_ratio)
+
     def claim(self, name: str, ok: bool, detail: str) -> None:
         """Record a yes/no check."""
         self.add(name, 0.0 if ok else 1.0, 0.0, detail)

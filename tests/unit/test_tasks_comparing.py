@@ -7,7 +7,8 @@ import math
 import pytest
 import torch
 
-from agentcompile.tasks.comparing import Expected, compare
+from agentcompile.tasks import comparing
+from agentcompile.tasks.comparing import Expected, Outputs, compare
 from agentcompile.tasks.tally import Tally
 
 
@@ -129,3 +130,34 @@ def test_an_element_that_is_nearly_a_whole_row_may_err_some_roundings() -> None:
     y[rows, best] = (r[rows, best] * (1 + 2.0**-11)).float()
     assert not found(y, one).checks["element"].ok
     assert not found(r.to(torch.bfloat16).float(), one).ok
+
+
+def test_launches_with_the_bits_of_the_first_are_judged_like_it_without_being_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared = list[torch.Tensor]()
+
+    def counted(tally: Tally, y: torch.Tensor, one: Expected, label: str) -> None:
+        compared.append(y)
+        compare(tally, y, one, label)
+
+    monkeypatch.setattr(comparing, "compare", counted)
+    r = reference()
+    for wrong in (False, True):
+        outputs, y, tally = Outputs(), r.float(), Tally()
+        compared.clear()
+        y[1, 7] += 1e-3 * wrong
+        assert all(outputs.examine(tally, y.clone(), expected(r), "inputs 1") for _ in range(3))
+        assert len(compared) == 1
+        assert vars(tally) == vars(found(y, expected(r)))
+        y[2, 8] += 1e-3
+        assert not outputs.examine(tally, y, expected(r), "inputs 1")
+        assert len(compared) == 2
+        assert not tally.ok
+    tally = Tally()
+    assert not outputs.examine(tally, r.float(), expected(r), "inputs 1")
+    assert tally.ok, "it is this launch that is judged, and not the first"
+    nowhere = torch.full_like(r, math.nan).float()
+    again = Outputs()
+    assert all(again.examine(tally, nowhere, expected(r), "inputs 1") for _ in range(2)), "NaN has bits, too"
+    assert not tally.ok
