@@ -10,7 +10,7 @@ from typing import Literal
 
 from agentcompile.agents.folder import SETTINGS as SETTINGS_FILE
 from agentcompile.agents.folder import SessionFolder, sessions_in
-from agentcompile.checkpoint.names import ENDING, gguf_at, is_gguf
+from agentcompile.checkpoint.names import ENDING, gguf_at, is_gguf, parts_of
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import clean
 from agentcompile.options import SETTINGS, Options
@@ -97,6 +97,7 @@ def _models(options: Options, cwd: Path) -> list[Found]:
             )
         elif not config.is_file():
             files = [folder] if folder.is_file() else sorted(folder.glob(f"*{ENDING}"))
+            firsts = dict.fromkeys(parts_of(file)[0] for file in files)
             found += [
                 Found(
                     kind="model",
@@ -104,7 +105,7 @@ def _models(options: Options, cwd: Path) -> list[Found]:
                     argument=_shown(file, cwd),
                     about="GGUF, converted on first use",
                 )
-                for file in files
+                for file in firsts
                 if is_gguf(file)
             ]
     return found[:MOST]

@@ -17,8 +17,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from agentcompile.checkpoint.gguf_file import check_plain, open_gguf
-from agentcompile.checkpoint.hashes import remembered, sha256_of
+from agentcompile.checkpoint.gguf_file import open_gguf
+from agentcompile.checkpoint.gguf_parts import check_plain
+from agentcompile.checkpoint.hashes import remembered, sha256_of_all
+from agentcompile.checkpoint.names import ENDING, PART, parts_of
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.system.exhausted import exhausted
 
@@ -36,7 +38,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The GGUF file that a directory was converted from: its name when it was last opened, its SHA-256 in hex."""
+    """The GGUF file that a directory was converted from: its name when it was last opened, its SHA-256 in hex.
+
+    Of a split model, the name of the first part and the digest of all (`hashes.sha256_of_all`).
+    """
 
     file: str
     sha256: str
@@ -55,26 +60,29 @@ def receipt_of(directory: Path) -> Receipt | None:
 def name_of(directory: Path) -> str:
     """Return what a checkpoint is called: its directory's name, or that of the GGUF file that it was converted from."""
     receipt = receipt_of(directory)
-    return directory.resolve().name if receipt is None else Path(receipt.file).stem
+    return directory.resolve().name if receipt is None else Path(PART.sub(ENDING, receipt.file)).stem
 
 
 def converted(file: Path, cache: Path, say: Say = lambda _: None) -> Path:
     """Return the Hugging Face directory of a GGUF file: the one below `cache`, made now if there is none.
 
-    `say` is told how far a conversion is, at most once in `PACE_S`; nothing is said where there is nothing to convert.
+    `file` may be any part of a split model. `say` is told how far a conversion is, at most once in `PACE_S`; nothing is
+    said where there is nothing to convert.
 
     Raises:
         AgentCompileError: the file cannot be converted (usage), the package `gguf` is missing or the disk is full
             (environment).
     """
-    check_plain(file)
+    parts = parts_of(file)
+    for part in parts:
+        check_plain(part)
     try:
         with remembered(cache / "weights.json") as known:
-            sha256 = sha256_of(file, known)
+            sha256 = sha256_of_all(parts, known)
     except OSError as error:
-        raise AgentCompileError(f"{file}: {error.strerror}", hint="make the file readable") from None
+        raise AgentCompileError(f"{error.filename}: {error.strerror}", hint="make the file readable") from None
     out = cache / FOLDER / sha256
-    receipt = Receipt(file=file.name, sha256=sha256)
+    receipt = Receipt(file=parts[0].name, sha256=sha256)
     if not _serves(out, receipt):
         try:
             _convert(file, out, receipt, say)
@@ -144,7 +152,8 @@ def write(file: Path, out: Path, say: Say = lambda _: None) -> None:
     stops = {"eos_token_id": stops} if (stops := stops_of(opened)) else {}
     (out / "generation_config.json").write_text(json.dumps(stops, indent=2) + "\n", encoding="utf-8")
     why = write_tokenizer(opened, out)
-    say(f"{file.name}: {len(opened.tensors)} tensors as bfloat16" + (f"; token ids only: {why}" if why else ""))
+    held = f"{len(opened.tensors)} tensors{f' of {opened.parts} parts' if opened.parts > 1 else ''}"
+    say(f"{opened.path.name}: {held} as bfloat16" + (f"; token ids only: {why}" if why else ""))
 
 
 def kept(cache: Path) -> list[tuple[Path, int]]:

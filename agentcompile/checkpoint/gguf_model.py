@@ -17,7 +17,8 @@ from typing import Any, cast
 
 import torch
 
-from agentcompile.checkpoint.gguf_file import GgufFile, package
+from agentcompile.checkpoint.gguf_file import GgufFile
+from agentcompile.checkpoint.gguf_parts import package
 from agentcompile.errors import AgentCompileError
 
 LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -191,10 +192,8 @@ def write_weights(file: GgufFile, config: Any, out: Path, say: Callable[[str], N
             name, shape = places[tensor.name]
             value = _ordered(file, config, tensor).to(torch.bfloat16).contiguous()
             if tuple(value.shape) != shape:
-                raise AgentCompileError(
-                    f"{file.path}: {tensor.name}: shape {list(value.shape)}, but the metadata ask for {list(shape)}",
-                    hint="download the file again",
-                )
+                why = f"{tensor.name}: shape {list(value.shape)}, but the metadata ask for {list(shape)}"
+                raise AgentCompileError(f"{file.files[tensor.name]}: {why}", hint="download the file again")
             raw: Any = value.view(torch.uint8).numpy()
             target.write(raw.data.cast("B"))
             done += value.nbytes
@@ -219,7 +218,7 @@ def _places(file: GgufFile, config: Any) -> dict[str, tuple[str, tuple[int, ...]
     places = {one: (names[one], tuple(state[names[one]].shape)) for one in sorted(file.names() & set(names))}
     hint = "use the Hugging Face checkpoint of this model"
     if extra := sorted(file.names() - set(places) - set(ROPE_TABLES)):
-        text = f"{file.path}: {extra[0]}: {config.model_type} has no such tensor"
+        text = f"{file.files[extra[0]]}: {extra[0]}: {config.model_type} has no such tensor"
         raise AgentCompileError(text, hint=hint)
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     if missing := sorted(set(state) - {name for name, _ in places.values()} - tied):

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,6 +44,20 @@ def sha256_of(file: Path, known: MutableMapping[str, str] | None = None) -> str:
         if known is not None:
             known[key] = found
     return found
+
+
+def sha256_of_all(files: Sequence[Path], known: MutableMapping[str, str] | None = None) -> str:
+    """Return the SHA-256 of one file; of several, that of their SHA-256 in hex, each on a line, in order.
+
+    What `sha256sum FILES | cut -c-64 | sha256sum` says.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    digests = [sha256_of(file, known) for file in files]
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("".join(f"{one}\n" for one in digests).encode()).hexdigest()
 
 
 def _read(path: Path) -> str:

@@ -12,8 +12,8 @@ from agentcompile.errors import AgentCompileError
 PRESET = "preset:"
 ENDING = ".gguf"
 MAGIC = b"GGUF"
-PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
-"""The end of the name of one part of a split file."""
+PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+"""The end of the name of one part of a split file: its number from 1, and how many there are."""
 _PRESET = re.compile(r"preset:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NEAR = 3
 """Levels above a lock that a relative location may climb; a path further away describes a machine, not a model."""
@@ -27,20 +27,30 @@ def is_here(name: str) -> bool:
 def gguf_at(path: Path) -> Path | None:
     """Return the GGUF file that a path to a checkpoint means, or None when it means a Hugging Face directory.
 
-    A directory means its GGUF file when it has just one and no config.json.
+    A directory means its GGUF file when it has just one and no config.json. A part of a split model means the first.
 
     Raises:
         AgentCompileError: a directory has several GGUF files and nothing else to read (usage).
     """
     if not path.is_dir():
-        return path if path.suffix.lower() == ENDING or is_gguf(path) else None
+        return parts_of(path)[0] if path.suffix.lower() == ENDING or is_gguf(path) else None
     if (path / "config.json").exists():
         return None
-    found = sorted(file for file in path.iterdir() if file.suffix.lower() == ENDING and file.is_file())
-    if len(found) > 1 and not all(PART.search(file.name) for file in found):
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() == ENDING and file.is_file())
+    found = list(dict.fromkeys(parts_of(file)[0] for file in files))
+    if len(found) > 1:
         names = ", ".join(file.name for file in found[:4])
         raise AgentCompileError(f"{path}: {len(found)} GGUF files: {names}", hint="name one of them")
     return found[0] if found else None
+
+
+def parts_of(path: Path) -> tuple[Path, ...]:
+    """Return all files of the split model that a path names one part of, in order; of any other path, it alone."""
+    found = PART.search(path.name)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        return (path,)
+    begin = path.name[: found.start()]
+    return tuple(path.with_name(f"{begin}-{no:05}-of-{found[2]}{ENDING}") for no in range(1, int(found[2]) + 1))
 
 
 def is_gguf(path: Path) -> bool:
@@ -57,14 +67,17 @@ def is_gguf(path: Path) -> bool:
 def location(name: str, lock: Path) -> str:
     """Return how a lock at `lock` records a model's location: the preset, a relative path that is near, or "".
 
-    A GGUF file is recorded itself, also where its directory was given for it.
+    A GGUF file is recorded itself, also where its directory was given for it: of a split model the first part, under
+    the name that it has there, because links in a download cache lead to files whose names say no number.
 
     Raises:
         AgentCompileError: a directory has several GGUF files by now (usage).
     """
     if name.startswith(PRESET):
         return name
-    relative = os.path.relpath((gguf_at(Path(name)) or Path(name)).resolve(), lock.resolve().parent)
+    file = gguf_at(Path(name))
+    path = Path(name).resolve() if file is None else file.parent.resolve() / file.name
+    relative = os.path.relpath(path, lock.resolve().parent)
     return "" if Path(relative).parts.count("..") > _NEAR else Path(relative).as_posix()
 
 
@@ -93,7 +106,8 @@ def model_of_lock(given: str, remembered: str, lock: Path, config: str) -> str:
         raise AgentCompileError(f"{lock}: model.location: {remembered[:70]!r}: {reason}", hint="compile again")
     if remembered.startswith(PRESET):
         return remembered
-    if remembered and is_here(str(lock.resolve().parent / remembered)):
-        return str((lock.resolve().parent / remembered).resolve())
+    path = os.path.normpath(lock.resolve().parent / remembered)  # a link keeps its name, which may say a part
+    if remembered and is_here(path):
+        return path
     text = f"{lock}: the checkpoint of this lock (config {config[:12]}) is not where it was"
     raise AgentCompileError(text, hint="give its directory or GGUF file with --model or AGENTCOMPILE_MODEL")

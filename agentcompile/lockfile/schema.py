@@ -62,9 +62,9 @@ class LockModel:
     graphs: dict[str, str]
     weights: str
     gguf: str = ""
-    """The name of the GGUF file that the checkpoint was converted from; empty for a Hugging Face directory."""
+    """The name of the GGUF file that the checkpoint was converted from, or of its first part; empty for none."""
     gguf_sha256: str = ""
-    """The SHA-256 of that file, in hex."""
+    """The SHA-256 of that file, in hex; of a split model, that of its parts' SHA-256 in hex, a line each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

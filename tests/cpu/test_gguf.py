@@ -131,6 +131,19 @@ def test_the_configuration_is_that_of_the_model(converted: Callable[[str, str], 
         assert shape.name == config["model_type"]
 
 
+def test_a_split_model_becomes_what_the_whole_file_does(tmp_path: Path) -> None:
+    # llama.cpp's writer splits: a first part without tensors, then eight tensors in each.
+    shape = SHAPES["llama"]
+    written.write(tmp_path / "whole.gguf", shape, shape.model(), "Q8_0")
+    written.write(tmp_path / "split.gguf", shape, shape.model(), "Q8_0", each=8)
+    parts = sorted(tmp_path.glob("split-*.gguf"))
+    assert len(parts) == 4
+    whole, split = (find_model(str(file), tmp_path / "cache") for file in (tmp_path / "whole.gguf", parts[2]))
+    assert whole != split
+    for name in ("model.safetensors", "config.json", "generation_config.json"):
+        assert (whole / name).read_bytes() == (split / name).read_bytes(), name
+
+
 def test_rotary_factors_that_llama_3_does_not_have_are_refused(tmp_path: Path) -> None:
     shape = SHAPES["llama"]
     model = shape.model()

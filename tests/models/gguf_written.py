@@ -169,15 +169,19 @@ def write(
     kind: str = "F32",
     *,
     architecture: str = "",
+    each: int = 0,
     text: Callable[[Any], None] = lambda _: None,
     change: Callable[[Any], None] = lambda _: None,
 ) -> dict[str, torch.Tensor]:
     """Write a model to a GGUF file, matrices in `kind`; return the float32 weights that the file stands for.
 
-    `text` adds a tokenizer to the writer, `change` whatever else.
+    `text` adds a tokenizer to the writer, `change` whatever else. With `each`, the model is split into parts of that
+    many tensors after a first part that has none.
     """
     config = model.config
-    writer: Any = gguf.GGUFWriter(str(path), architecture or shape.name)
+    writer: Any = gguf.GGUFWriter(
+        str(path), architecture or shape.name, split_max_tensors=each, small_first_shard=each > 0
+    )
     writer.add_name("tiny")
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)

@@ -84,7 +84,6 @@ CASES: dict[str, tuple[Mapping[str, Any], str, str]] = {
     "soft cap": ({"llama.final_logit_softcapping": 30.0}, "softcapping: 30.0: not supported", "llama"),
     "layers differ": ({"llama.feed_forward_length": [64, 32]}, r"feed_forward_length: \[64, 32\]", "llama"),
     "no width": ({"llama.embedding_length": 0}, "llama.embedding_length: 0: one positive number", "llama"),
-    "several files": ({"split.count": 3}, "one part of 3: split files are not read", "llama-gguf-split --merge"),
 }
 
 
@@ -108,13 +107,6 @@ def test_a_quantisation_type_that_nobody_reads_is_named(tmp_path: Path) -> None:
     data[at : at + 4] = (99).to_bytes(4, "little")
     path.write_bytes(data)
     refused(path, "an unknown quantisation type, number 99", hint="Q4_K")
-
-
-def test_one_part_of_a_split_model_says_how_to_join_them(tmp_path: Path) -> None:
-    path = written(tmp_path / "a-00001-of-00003.gguf")
-    refused(path, "one part of 3", hint="llama-gguf-split --merge")
-    written(tmp_path / "a-00002-of-00003.gguf")
-    refused(tmp_path, "one part of 3", hint="llama-gguf-split --merge")
 
 
 def test_without_the_package_the_remedy_is_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
