@@ -20,6 +20,19 @@ from agentcompile.errors import AgentCompileError
 if TYPE_CHECKING:
     from agentcompile.options import Options
 
+STRATEGIES = (
+    "halving",
+    "exhaustive",
+    "random",
+    "evolutionary",
+    "annealing",
+    "greedy",
+    "epsilon-greedy",
+    "mcts",
+    "mcts+advice",
+    "llm-rounds",
+)
+"""The names of `agentcompile.search.STRATEGIES`, whose import a key would wait for; a test compares them."""
 _MOST = 200
 """The most words that are offered."""
 _REGION, _SEARCHED = b'"kind":"region-found"', b'"kind":"trial-finished"'
@@ -57,8 +70,6 @@ def presets(incomplete: str) -> list[str]:
 
 def strategies(incomplete: str) -> list[str]:
     """Return the names of search strategies."""
-    from agentcompile.search import STRATEGIES
-
     return _matching(STRATEGIES, incomplete)
 
 
@@ -106,6 +117,30 @@ def _options() -> Options | None:
         return resolve().options
     except AgentCompileError:
         return None
+
+
+def unconverted(command: Any) -> Any:
+    """Return a command, and all below it, that takes the words of a line as they are while one of them is completed.
+
+    Typer converts them with pydantic, whose import takes longer than all else that a key waits for.
+    """
+    every = command.get_params
+
+    def parameters(context: Any) -> list[Any]:
+        found: list[Any] = every(context)
+        if context.resilient_parsing:
+            for one in found:
+                one.process_value = _as_it_is
+        return found
+
+    command.get_params = parameters
+    for one in getattr(command, "commands", {}).values():
+        unconverted(one)
+    return command
+
+
+def _as_it_is(context: Any, value: Any) -> Any:
+    return value
 
 
 def front_end(name: str) -> type[TyperCommand]:

@@ -48,8 +48,8 @@ _TEXTS: tuple[tuple[str, str | None, str], ...] = (
     (
         "strategy",
         "NAME",
-        "Search strategy: halving, exhaustive, random, evolutionary, annealing, greedy, epsilon-greedy, mcts, "
-        "mcts+advice or llm-rounds; NAME:KEY=VALUE,… changes its settings.",
+        f"Search strategy: {', '.join(completing.STRATEGIES[:-1])} or {completing.STRATEGIES[-1]}; "
+        "NAME:KEY=VALUE,… changes its settings.",
     ),
     (
         "choose",

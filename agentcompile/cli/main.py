@@ -14,6 +14,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Annotated
 
 import typer
+from typer.main import get_command
 
 from agentcompile import __version__
 from agentcompile.cli import completing
@@ -36,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     _add_verbs()
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="agentcompile")
+        command = completing.unconverted(get_command(app))
+        command(args=None if arguments is None else list(arguments), prog_name="agentcompile")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     return 0
@@ -44,9 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _version(asked: bool) -> None:
     if asked:
-        from agentcompile.cli.render import Screen
-
-        Screen.standard().text(f"agentcompile {__version__}")
+        typer.echo(f"agentcompile {__version__}")
         raise typer.Exit(0)
 
 

@@ -10,13 +10,15 @@ import sys
 import pytest
 from runs import WHOLE
 
+from agentcompile import __version__
 from agentcompile.cli import completing
 from agentcompile.options import resolve
 from agentcompile.runs.session import Journal, RunDirectory
 from agentcompile.search import STRATEGIES
 
-HEAVY = {"torch", "numpy", "transformers", "rich", "textual", "openai", "sklearn", "tomli_w"}
-"""Not pydantic: Typer itself needs it for the values of flags."""
+HEAVY = {"torch", "numpy", "transformers", "rich", "textual", "openai", "sklearn", "tomli_w", "pydantic"}
+HEAVY |= {"agentcompile.search", "agentcompile.events", "agentcompile.cli.render"}
+"""Modules that take longer to import than a key may wait; Typer's own values of flags need pydantic."""
 
 
 @pytest.fixture
@@ -31,24 +33,28 @@ def run() -> RunDirectory:
     return made
 
 
-def offered(*words: str) -> list[str]:
-    """What bash gets for the last word, from the whole command line in this process."""
+def printed(*arguments: str, **variables: str) -> str:
+    """What the command line prints in a process of its own, which must import nothing heavy."""
     code = (
-        "import json, sys; from agentcompile.cli.main import main; code = main();"
-        f"heavy = sorted({{name.partition('.')[0] for name in sys.modules}} & {HEAVY!r});"
-        "print(json.dumps([code, heavy]), file=sys.stderr)"
+        "import json, sys; from agentcompile.cli.main import main; code = main(sys.argv[1:]);"
+        f"print(json.dumps([code, sorted(sys.modules.keys() & {HEAVY!r})]), file=sys.stderr)"
     )
-    asked = {"COMP_WORDS": " ".join(["agentcompile", *words]), "COMP_CWORD": str(len(words))}
     ran = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **asked, "_AGENTCOMPILE_COMPLETE": "complete_bash"},
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, **variables},
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    assert json.loads(ran.stderr.splitlines()[-1]) == [0, []], "completion failed, or imported what is heavy"
-    return ran.stdout.split()
+    assert json.loads(ran.stderr.splitlines()[-1]) == [0, []], "it failed, or imported what is heavy"
+    return ran.stdout
+
+
+def offered(*words: str) -> list[str]:
+    """What bash gets for the last word."""
+    asked = {"COMP_WORDS": " ".join(["agentcompile", *words]), "COMP_CWORD": str(len(words))}
+    return printed(**asked, _AGENTCOMPILE_COMPLETE="complete_bash").split()
 
 
 def test_runs_are_offered_the_newest_first(run: RunDirectory) -> None:
@@ -65,6 +71,13 @@ def test_a_command_line_is_completed_without_a_heavy_import(run: RunDirectory) -
     assert offered("compile", "preset:s") == ["preset:sample"]
     assert offered("bench", "comp") == ["compare"]
     assert offered("bench", "report", "comp") == []
+    assert offered("compile", "--threads", "4", "--no-mem") == ["--no-memory"]
+    assert offered("runs", "sta") == ["status"]
+
+
+def test_help_and_version_import_nothing_heavy() -> None:
+    assert "compile" in printed("--help")
+    assert printed("--version").split() == ["agentcompile", __version__]
 
 
 def test_regions_of_a_run_that_is_not_there_or_found_none_are_no_error(run: RunDirectory) -> None:
