@@ -1,7 +1,7 @@
 """Hooks of `mkdocs.yml`: the README is the site's first page, and what pages link outside docs/ comes along.
 
 In: pages whose links are right in the repository. Out: the same pages with links that are right in the site, where a
-file outside docs/ lies below `repository/`; a Markdown file there becomes a page.
+file outside docs/ lies below `repository/`; a Markdown file there becomes a page. Nothing is loaded from elsewhere.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST, OUTSIDE = "index.md", "repository"
+_ELSEWHERE = re.compile(r'"https://unpkg\.com/[^"]*"')
+"""What the theme's script loads for diagrams in Mermaid, and for browsers before 2020 that cannot watch sizes."""
 _PIECE = re.compile(r"(^```.*?^```|`[^`\n]*`)|(!?\[[^\]]*\]\()([^)\s]+)(\))", re.M | re.S)
 """Code, which stays as it is, or a link."""
 
@@ -54,6 +56,12 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
         return f"{begin}{near}{anchor}{end}"
 
     return _PIECE.sub(placed, markdown)
+
+
+def on_post_build(*, config: Any) -> None:
+    """Take the addresses of scripts elsewhere out of the theme's own script: no page here needs them."""
+    for path in Path(config.site_dir, "assets", "javascripts").glob("bundle.*.js"):
+        path.write_text(_ELSEWHERE.sub('""', path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def _targets(path: str) -> list[tuple[str, str]]:

@@ -11,18 +11,28 @@ from pathlib import Path
 
 import pytest
 
+ELSEWHERE = re.compile(r"\s*(https?:)?//[\w.-]+\.\w")
+IN_STYLES = re.compile(r"""(?:url\(|@import)\s*["']?(?:https?:)?//""")
+IN_SCRIPTS = re.compile(r"""["'](?:https?:)?//[\w.-]+\.\w[^"']*""")
+"""A text of a script that is an address: what it could load. Comments name hosts too, without quotation marks."""
+
 
 class Loads(HTMLParser):
-    """What a page makes a browser load."""
+    """What a page or a picture makes a browser load, and the classes and roles of its elements."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[str] = []
+        self.words = set[str]()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if tag in ("script", "img", "iframe", "source") or (tag == "link" and given.get("rel") != "canonical"):
-            self.found += [value for value in (given.get("src"), given.get("href")) if value]
+        given = {name: value or "" for name, value in attrs}
+        self.words |= {*given.get("class", "").split(), given.get("data-md-component", "")}
+        if tag == "a" or given.get("rel") == "canonical":
+            return
+        names = ("src", "href", "xlink:href", "data", "poster", "srcset")
+        self.found += [value for name, value in given.items() if name in names and ELSEWHERE.match(value)]
+        self.found += IN_STYLES.findall(given.get("style", ""))
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +55,38 @@ def test_every_page_of_the_folder_is_in_the_navigation(site: Path, repository: P
 
 
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
-    for path in site.rglob("*.html"):
-        loads = Loads()
-        loads.feed(path.read_text(encoding="utf-8"))
-        assert not [one for one in loads.found if re.match(r"(https?:)?//", one)], path
+    files = [path for kind in ("html", "svg", "css", "js") for path in site.rglob(f"*.{kind}")]
+    assert {path.suffix for path in files} == {".html", ".svg", ".css", ".js"}
+    for path in files:
+        text, loads = path.read_text(encoding="utf-8"), Loads()
+        if path.suffix in (".html", ".svg"):
+            loads.feed(text)
+        assert not loads.found, path
+        # The theme asks hosts of repositories for their stars, and draws diagrams, where a page has such an element.
+        assert not loads.words & {"source", "mermaid"}, path
+        assert not IN_STYLES.search(text), path
+        assert path.suffix != ".js" or not IN_SCRIPTS.search(text), path
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ('<script src="https://unpkg.com/a.js"></script>', 1),
+        ('<link rel="stylesheet" href="//fonts.example.com/a.css">', 1),
+        ('<img src="a.png" srcset="https://example.com/a.png 2x">', 1),
+        ('<image xlink:href="http://example.com/a.png"/>', 1),
+        ('<p style="background: url(https://example.com/a.png)">', 1),
+        ('<a href="https://example.com">there</a><link rel="canonical" href="https://example.com/">', 0),
+        ('<svg xmlns="http://www.w3.org/2000/svg"><img src="pictures/a.svg"></svg>', 0),
+    ],
+)
+def test_what_a_page_loads_from_elsewhere_is_seen(text: str, found: int) -> None:
+    loads = Loads()
+    loads.feed(text)
+    assert len(loads.found) == found
+    assert IN_SCRIPTS.search('load("https://unpkg.com/a.js")')
+    assert not IN_SCRIPTS.search("// see https://example.com/a.js")
+    assert IN_STYLES.search("@import 'https://fonts.example.com/a.css'")
 
 
 def test_what_pages_link_outside_the_folder_comes_along(site: Path) -> None:
