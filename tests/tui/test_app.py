@@ -224,7 +224,7 @@ def test_a_run_that_is_no_run_says_so_and_the_app_lives(tmp_path: Path) -> None:
 
     async def walk(pilot: Pilot[int], app: CompilerApp) -> None:
         await pilot.pause(0.7)
-        assert "no event" in shown(app)
+        assert "no event" in " ".join(shown(app).split())  # it breaks lines where the folder's path ends
         await pressed(pilot, "5", "q")
 
     driven(app_of(session(run)), walk)
