@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST, OUTSIDE = "index.md", "repository"
-_ELSEWHERE = re.compile(r'"https://unpkg\.com/[^"]*"')
+_ELSEWHERE = re.compile(r'"https://[^"/]*/(mermaid|resize-observer)[^"]*"')
 """What the theme's script loads for diagrams in Mermaid, and for browsers before 2020 that cannot watch sizes."""
 _PIECE = re.compile(r"(^```.*?^```|`[^`\n]*`)|(!?\[[^\]]*\]\()([^)\s]+)(\))", re.M | re.S)
 """Code, which stays as it is, or a link."""
