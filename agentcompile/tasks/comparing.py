@@ -16,6 +16,7 @@ from torch import Tensor
 
 from agentcompile.tasks.inputs import rms
 from agentcompile.tasks.tally import Tally
+from agentcompile.validate.rig import same_bits
 from agentcompile.validate.tolerance import ROUNDING_SLACK, ROW_ELEMENTS, TINY, rounding
 
 RATIO: dict[str, float] = {"bf16": 1.5, "fp16": 1.5, "fp32": 32.0, "fp64": 32.0}
@@ -102,11 +103,6 @@ class Outputs:
         same = same_bits(y, first)
         tally.merge(found if same else _compared(y, expected, label))
         return same
-
-
-def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Return whether two dense tensors hold the same bits."""
-    return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
 
 
 def _compared(y: Tensor, expected: Expected, label: str) -> Tally:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from agentcompile.backends import backend_of
 from agentcompile.ops.reference import DTYPES as TORCH_DTYPES
 from agentcompile.tasks.arena import ArenaView
-from agentcompile.tasks.comparing import Expected, Outputs, same_bits
+from agentcompile.tasks.comparing import Expected, Outputs
 from agentcompile.tasks.inputs import SHAPE_SCALES, nudged, randomised
 from agentcompile.tasks.loading import LoadedModel, TaskFault
 from agentcompile.tasks.precision import exact, tf32
@@ -46,6 +46,7 @@ from agentcompile.tasks.wire import (
     TimeBaseline,
 )
 from agentcompile.validate.arena import poison
+from agentcompile.validate.rig import same_bits
 from agentcompile.worker.limits import limit_memory
 
 _MOVES = 2
