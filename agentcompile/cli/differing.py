@@ -96,6 +96,9 @@ def differing_facts(a: Lock, b: Lock) -> Iterator[tuple[str, str, str]]:
     for name in ("name", "architecture", "dtype", "context"):
         yield from _unlike(f"model's {name}", getattr(a.model, name), getattr(b.model, name))
     yield from _unlike("weights", a.model.weights[:19], b.model.weights[:19])
+    for name, value in (("chunk of a prompt", "chunk"), ("prompt in decode steps up to", "steps_up_to")):
+        own = [[getattr(plan, value) for plan in lock.plan if plan.phase == "prefill"] for lock in (a, b)]
+        yield from _unlike(name, *(next(iter(found), 0) or "as usual" for found in own))
     yield from _unlike("rule of choice", a.policy.choose, b.policy.choose)
     yield from _unlike("strategy", a.evidence.strategy or NOTHING, b.evidence.strategy or NOTHING)
     for name in sorted(a.policy.settings.keys() | b.policy.settings.keys()):

@@ -17,7 +17,7 @@ from agentcompile.backends import backend_of
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import Toolchain
 from agentcompile.control.steering import Steering
-from agentcompile.evaluation.chunk import at_length, lengths, validated
+from agentcompile.evaluation.chunk import at_length
 from agentcompile.evaluation.feeder import feed
 from agentcompile.evaluation.jobs import (
     Baseline,
@@ -27,10 +27,9 @@ from agentcompile.evaluation.jobs import (
     Failed,
     Prepared,
     arm_of,
-    implementation,
 )
 from agentcompile.evaluation.stopwatch import Stopwatch
-from agentcompile.evaluation.work import Blamed, Work, each_process, room_for
+from agentcompile.evaluation.work import Blamed, Work, each_process, room_for, validation
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
@@ -40,7 +39,6 @@ from agentcompile.measure.policy import POLICY, Policy
 from agentcompile.measure.selftest import PLANTED, SelfTest
 from agentcompile.options import passed_on
 from agentcompile.sandbox import Fence
-from agentcompile.validate.endurance import wanted_launches
 from agentcompile.worker import protocol as p
 from agentcompile.worker.pool import Limits, WorkerPool, WorkerSlot, environment, failure, from_outside, said, shakes
 from agentcompile.worker.process import Expired, Lost, Outcome, wait
@@ -183,15 +181,8 @@ class WorkerEvaluator:
             request = p.Build(source=job.source, limit_s=limits.build_s, fenced=self._fenced)
             self._pool.worker(slot).ask(request, limit_s=limits.build_s + limits.start_s)
             return
-        validate = p.Validate(
-            region=at_length(job.region, validated(job.region)),
-            lengths=lengths(job.region) if depth == "accept" else (),
-            implementation=implementation(job, work.binary),
-            seed=self._seed,
-            repeats=self._repeats if depth == "search" else ACCEPT_REPEATS,
-            depth=depth or "search",
-            launches=wanted_launches(len(job.region.sites)) if depth == "accept" else 0,
-        )
+        repeats = self._repeats if depth == "search" else ACCEPT_REPEATS
+        validate = validation(job, work.binary, depth or "search", self._seed, repeats)
         self._pool.worker(slot).ask(validate, limit_s=limits.validate(job.region.cost.bytes))
 
     def _settle(self, slot: WorkerSlot, work: Work, depth: Depth | None) -> Work | _Result:
@@ -286,11 +277,22 @@ class WorkerEvaluator:
             limit_s = min(limit_s, self._limits.look(nbytes))
         return self._beside(labels, ("",) * len(labels), request, processes, frozenset(), residency, limit_s)
 
+    def prompts(
+        self, labels: Sequence[str], request: p.TimePrompts, residency: Residency, limit_s: float
+    ) -> Timing | Death:
+        """Time the arms of `request` beside one another in the process kept for timing, for `limit_s` at most."""
+
+        def of(live: Sequence[int]) -> p.TimePrompts:
+            return replace(request, policy=self._policy, arms=tuple(request.arms[i] for i in live))
+
+        none = ("",) * len(labels)
+        return self._beside(tuple(labels), none, of, 1, frozenset(), residency, limit_s)
+
     def _beside(
         self,
         labels: tuple[str, ...],
         ids: tuple[str, ...],
-        request: Callable[[Sequence[int]], p.Time | p.TimeSteps],
+        request: Callable[[Sequence[int]], p.Timer],
         processes: int,
         trusted: frozenset[int],
         residency: Residency,
@@ -322,7 +324,7 @@ class WorkerEvaluator:
         return self._limits.measure(nbytes) + 2 * most * arms * longest_s
 
     def _processes(
-        self, request: p.Time | p.TimeSteps, processes: int, limit_s: float, ids: Sequence[str]
+        self, request: p.Timer, processes: int, limit_s: float, ids: Sequence[str]
     ) -> tuple[Samples, ...] | Blamed:
         self._pool.rest()
         taken: list[Samples] = []

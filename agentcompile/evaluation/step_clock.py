@@ -19,10 +19,14 @@ from agentcompile.ir.template import Source
 from agentcompile.ir.trial import Death
 from agentcompile.measure import POLICY, Timing
 from agentcompile.validate import POLICY as TOLERANCES
+from agentcompile.worker.pool import Limits
+from agentcompile.worker.protocol import Feeding, TimePrompts
 
 POSITION = 256
 """Cache position at which whole steps are timed: the middle of a short chat."""
 _LIMIT_S = 60.0
+LATE = 20.0
+"""The longest that timing prompts may take, as a multiple of what it was expected to: other processes may run."""
 _OF_STEPS = 0.6  # the share of the time left that a step may take, because the chunk is timed after it
 
 
@@ -110,3 +114,47 @@ class StepClock:
             trusted=trusted,
             seconds=max(left, LEAST_S),
         )
+
+    def prompts(
+        self,
+        decode: Program,
+        prefill: Sequence[tuple[int, Program]],
+        arms: Sequence[Feeding],
+        *,
+        sources: Mapping[str, Source],
+        rounds: int,
+        claim: float,
+        seed: int,
+        seconds: float,
+    ) -> Timing | Death:
+        """Time whole prompts on a CPU in interleaved rounds of one process, each of `arms` in its own way.
+
+        `prefill` has programs with the longest chunk that each serves, shortest first; `sources` are kernels that no
+        trial made. After `seconds` no round begins that an interval does not need.
+
+        Raises:
+            AgentCompileError: a kernel does not build any more (environment).
+        """
+        self._steering.point()
+        programs = [decode, *(program for _, program in prefill)]
+        wanted = {call.source for program in programs for call in program.calls if isinstance(call, NativeCall)}
+        built = binaries(self._here, {**self._sources(), **sources}, sorted(wanted))
+        captured = self._model.captured
+        nbytes = sum(file.stat().st_size for file in captured.checkpoint.iterdir() if file.is_file())
+        request = TimePrompts(
+            info=captured.info,
+            decode=decode,
+            prefill=tuple(prefill),
+            arms=tuple(arms),
+            checkpoint=str(captured.checkpoint),
+            constants=str(self._model.constants),
+            binaries=tuple((source, binary.path) for source, binary in built.items()),
+            rounds=rounds,
+            claim=claim,
+            policy=POLICY,
+            seed=seed,
+            seconds=seconds,
+        )
+        limit_s = Limits().measure(3 * nbytes) + LATE * seconds  # a weight may be resident in several layouts
+        labels = [f"{arm.tokens} by {arm.chunk or 'steps'}" for arm in arms]
+        return self._evaluator.prompts(labels, request, self._residency, limit_s)

@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcompile.build.binary import Binary
-from agentcompile.evaluation.jobs import EvaluationJob
+from agentcompile.evaluation.chunk import at_length, lengths, validated
+from agentcompile.evaluation.jobs import Depth, EvaluationJob, implementation
 from agentcompile.ir.trial import Cancelled, Death, Incorrect, Stage
+from agentcompile.validate.endurance import wanted_launches
+from agentcompile.worker import protocol as p
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +26,19 @@ class Work:
     def stage(self) -> Stage:
         """The stage that the request is of."""
         return "build" if self.binary is None else "validate"
+
+
+def validation(job: EvaluationJob, binary: Binary, depth: Depth, seed: int, repeats: int) -> p.Validate:
+    """Return the request that validates a built job, with `repeats` launches that must agree."""
+    return p.Validate(
+        region=at_length(job.region, validated(job.region)),
+        lengths=lengths(job.region) if depth == "accept" else (),
+        implementation=implementation(job, binary),
+        seed=seed,
+        repeats=repeats,
+        depth=depth,
+        launches=wanted_launches(len(job.region.sites)) if depth == "accept" else 0,
+    )
 
 
 _COPIES = 16

@@ -311,6 +311,42 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTime:
+    """A prompt of `tokens` tokens timed in one way, beside chunks of the usual length in the same rounds."""
+
+    tokens: int
+    chunk: int
+    """Tokens of its chunks; 0 for decode steps."""
+    median_ns: int
+    baseline_ns: int
+    """Median in chunks of the usual length."""
+    log_ratio: float
+    half_width: float
+    comparison: Comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLengths:
+    """How prompts run: the length of their chunks, and what is short enough for decode steps; by default as usual."""
+
+    chunk: int = 0
+    """Tokens of a chunk; 0 for the usual length, `CHUNK`, or what the cache holds where that is less."""
+    steps_up_to: int = 0
+    """The most tokens, of a prompt or left of it behind its last whole chunk, that run through decode steps."""
+    times: tuple[PromptTime, ...] = ()
+    """Every way that was timed; empty where the lengths are not measured."""
+
+    @property
+    def deciding(self) -> tuple[PromptTime, ...]:
+        """The times that the lengths follow from, where they are not the usual ones."""
+        return tuple(
+            one
+            for one in self.times
+            if (one.chunk and one.chunk == self.chunk) or (not one.chunk and one.tokens == self.steps_up_to)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """An exact partition of one regime's graph into regions whose quotient graph is acyclic."""
 
@@ -330,6 +366,8 @@ class Plan:
     """Result of the rounds against the baseline; None before admission and in runs from before it was kept."""
     disturbed: float = 0.0
     """Share of those rounds that other processes on the machine disturbed."""
+    prompts: PromptLengths = PromptLengths()
+    """How prompts run through a prefill plan; as usual for a decode plan, which has none."""
 
     @property
     def phase(self) -> Phase:

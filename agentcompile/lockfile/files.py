@@ -43,8 +43,8 @@ _QUOTED = re.compile(r'"""|\'\'\'|"(?:\\.|[^"\\])*"|\'[^\']*\'|"|\'|#.*')
 def content_hash(lock: Lock) -> str:
     """Hash everything but `[evidence]` and the hashes.
 
-    The rule of choices counts only where it is not the default, and a GGUF file only where there is one, so that locks
-    from before there was such a choice keep their hashes.
+    The rule of choices and what a prompt is cut into count only where they are not the default, and a GGUF file only
+    where there is one, so that locks from before there was such a choice keep their hashes.
     """
     body = encode(lock)
     assert isinstance(body, dict)
@@ -56,6 +56,13 @@ def content_hash(lock: Lock) -> str:
     assert isinstance(model, dict)
     if not lock.model.gguf:
         del model["gguf"], model["gguf_sha256"]
+    plans = body["plan"]
+    assert isinstance(plans, list)
+    for plan in plans:
+        assert isinstance(plan, dict)
+        for name in ("chunk", "steps_up_to"):
+            if not plan[name]:
+                del plan[name]
     return "sha256:" + digest("lock/1", {k: v for k, v in body.items() if k not in _UNHASHED})
 
 

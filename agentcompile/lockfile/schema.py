@@ -105,6 +105,17 @@ class LockPlan:
     batch: int
     context: tuple[int, int]
     exact: bool
+    chunk: int = 0
+    """Of a prefill plan on a CPU, the tokens of the chunks in which prompts run.
+
+    0 means 256, or what the KV cache holds where that is less. The kernels of longer chunks are the same choices, made
+    for as many tokens. A token has the same bits in chunks of any length.
+    """
+    steps_up_to: int = 0
+    """The most tokens of a prompt that run through decode steps and not as a chunk, as no more of it are left.
+
+    Decode steps round in another order than chunks do: such tokens have the bits of decode steps.
+    """
     choices: tuple[LockChoice, ...]
 
 
@@ -146,6 +157,21 @@ class StepEvidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptEvidence:
+    """What was measured for the length of chunks, or for the longest prompt that runs through decode steps."""
+
+    tokens: int
+    """Tokens of the prompt that was timed."""
+    chunk: int
+    """Tokens of its chunks; 0 for decode steps."""
+    median_ns: int
+    baseline_ns: int
+    """The same prompt in chunks of the usual length, in the same rounds."""
+    log_ratio: str
+    half_width: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelEvidence:
     """The whole model in one phase compared with float32, over seeded prompts and completions; in nats per token."""
 
@@ -176,6 +202,8 @@ class Evidence:
 
     regions: tuple[RegionEvidence, ...] = ()
     steps: tuple[StepEvidence, ...] = ()
+    prompts: tuple[PromptEvidence, ...] = ()
+    """Why prompts run otherwise than usual; empty where they do not."""
     model: tuple[ModelEvidence, ...] = ()
     """One row for each phase; empty in locks from before there was such a check."""
     advice: tuple[str, ...] = ()

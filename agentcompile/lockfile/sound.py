@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from agentcompile.checkpoint.names import misplaced
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
+from agentcompile.ir.program import CHUNK
 from agentcompile.lockfile.schema import Evidence, Lock, LockChoice, LockPlan
 
 MOST_CONTEXT = 1 << 20
@@ -22,6 +23,10 @@ MOST_BATCH = 64
 MOST_PLANS = 64
 MOST_CHOICES = 4096
 """The most choices of one plan."""
+MOST_CHUNK = 4096
+"""The most tokens of a chunk of a prompt on a CPU."""
+MOST_STEPS = 64
+"""The most tokens of a prompt that run through decode steps."""
 LARGEST = 1 << 53
 """A bound on every number in a lock, below which every reader represents integers exactly."""
 DTYPES = ("bf16", "fp16", "fp32")
@@ -53,6 +58,7 @@ def _faults(lock: Lock) -> Iterator[Unsound]:
         yield Unsound(key="plan", text=f"{len(lock.plan)} plans, at most {MOST_PLANS}")
     for at, plan in enumerate(lock.plan):
         yield from _plan(f"plan[{at}]", plan, lock.model.context)
+        yield from _prompts(f"plan[{at}]", plan, lock)
     yield from _evidence(lock.evidence)
 
 
@@ -123,6 +129,18 @@ def _plan(key: str, plan: LockPlan, context: int) -> Iterator[Unsound]:
         yield from _choice(f"{key}.choices[{at}]", choice)
 
 
+def _prompts(key: str, plan: LockPlan, lock: Lock) -> Iterator[Unsound]:
+    most = min(MOST_CHUNK, lock.model.context)
+    usual = min(CHUNK, most)
+    for name, value in (("chunk", plan.chunk), ("steps-up-to", plan.steps_up_to)):
+        if value and (plan.phase, lock.target.kind) != ("prefill", "cpu"):
+            yield Unsound(key=f"{key}.{name}", text=f"{value}, where 0 is: it is for prompts on a CPU")
+    if plan.chunk:
+        yield from _range(f"{key}.chunk", plan.chunk, 1, most)
+    # What is left behind whole chunks is shorter than a chunk.
+    yield from _range(f"{key}.steps-up-to", plan.steps_up_to, 0, min(MOST_STEPS, (plan.chunk or usual) - 1))
+
+
 def _choice(key: str, choice: LockChoice) -> Iterator[Unsound]:
     if not _DIGEST.fullmatch(choice.region):
         yield _no_digest(f"{key}.region", choice.region)
@@ -141,7 +159,7 @@ def _choice(key: str, choice: LockChoice) -> Iterator[Unsound]:
 
 
 def _evidence(evidence: Evidence) -> Iterator[Unsound]:
-    for at, row in enumerate((*evidence.regions, *evidence.steps)):
+    for at, row in enumerate((*evidence.regions, *evidence.steps, *evidence.prompts)):
         for name, value in sorted((encode(row) or {}).items()):  # type: ignore[union-attr]
             if name.endswith("_ns") and isinstance(value, int) and value < 0:
                 yield Unsound(key=f"evidence[{at}].{name.replace('_', '-')}", text=f"{value} is no time")

@@ -15,7 +15,7 @@ from agentcompile.capture import Captured
 from agentcompile.capture.chunked import at_tokens
 from agentcompile.evaluation.evaluator import EvaluationJob
 from agentcompile.ir.graph import Graph
-from agentcompile.ir.program import NativeCall, Program
+from agentcompile.ir.program import CHUNK, NativeCall, Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Source, Template
@@ -28,6 +28,7 @@ from agentcompile.runtime.last import for_one
 from agentcompile.runtime.lower import lower
 from agentcompile.runtime.pieces import LENGTHS, PADDED, PIECES, in_pieces, served
 from agentcompile.tuning.partitions import open_ended
+from agentcompile.tuning.prepared import PreparedModel
 
 Place = tuple[str, frozenset[str]]
 """A region kind, and the ids of the nodes of one of its sites."""
@@ -36,10 +37,18 @@ Place = tuple[str, frozenset[str]]
 ROOM = 0.065
 """Share of the bytes of weights and KV cache that the activations of a chunk longer than `PADDED` tokens may take."""
 
+LITTLE = 64 << 20
+"""Bytes of activations that are little on any host, however small the model."""
+
 
 def capacity(captured: Captured) -> int:
     """Return the tokens of the longest possible chunk; 1 where the decoder could not be traced for any number."""
     return _lengths(captured.info.context)[0] if open_ended(captured) else 1
+
+
+def usual(captured: Captured) -> int:
+    """Return the tokens of the chunks in which prompts run on a CPU unless a plan says otherwise."""
+    return min(CHUNK, capacity(captured))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +112,14 @@ class Chunks:
             self._made[tokens] = self._make(tokens)
         return self._made[tokens]
 
+    def any_up_to(self, most: int) -> Chunk:
+        """Return the plan for any number of tokens up to `most`, given to kernels that are made for as many (CPU)."""
+        return self._carried(self.graph, most)[0]
+
     def _make(self, tokens: int) -> tuple[Chunk, Partition]:
-        graph = at_tokens(self.graph, tokens)
+        return self._carried(at_tokens(self.graph, tokens), tokens)
+
+    def _carried(self, graph: Graph, tokens: int) -> tuple[Chunk, Partition]:
         cut = partition(graph, self.cut.regime, tokens=tokens)
         places = {
             (region.kind, frozenset(site.nodes)): (region, at)
@@ -151,15 +166,36 @@ class Chunks:
         return {job.source.digest: job for tokens in (1, *served(capacity)) for job in self.at(tokens).jobs}
 
 
+def fits_beside(program: Program, tokens: int) -> bool:
+    """Return whether the activations of `tokens` tokens take little memory: their share, or `LITTLE`."""
+    return program.arena_bytes * tokens <= max(ROOM * _resident_bytes(program), LITTLE)
+
+
+def chunks_of(prepared: PreparedModel, parts: Sequence[Part], layouts: Layouts) -> Chunks:
+    """Return the prefill plan of `parts`, which cover the prefill cut, at any length."""
+    return Chunks(
+        graph=prepared.model.captured.prefill,
+        cut=prepared.prefill.partition,
+        parts=tuple(parts),
+        templates={template.digest: template for task in prepared.prompt_tasks for template in task.space.templates},
+        target=prepared.here.target,
+        layouts=layouts,
+    )
+
+
 def _lengths(most: int) -> tuple[int, ...]:
     return (*(length for length in reversed(LENGTHS) if PADDED < length <= most), min(most, PADDED))
 
 
 def _fits_in(program: Program) -> bool:
+    return program.arena_bytes <= ROOM * _resident_bytes(program)
+
+
+def _resident_bytes(program: Program) -> int:
     resident = {
         buffer.tensor: buffer.nbytes for buffer in program.buffers if buffer.role in ("weight", "constant", "state")
     }
-    return program.arena_bytes <= ROOM * sum(resident.values())
+    return sum(resident.values())
 
 
 def _in_order(parts: Sequence[Part], cut: Partition) -> list[Part]:

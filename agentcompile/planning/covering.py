@@ -9,7 +9,7 @@ from agentcompile.backends import backend_of
 from agentcompile.evaluation.time_budget import TimeBudget, floor_of
 from agentcompile.events import ChoiceMade, Emit, Warned
 from agentcompile.ir.trial import Choice, Kernel, Rule
-from agentcompile.planning.chunks import Chunks, capacity
+from agentcompile.planning.chunks import capacity, chunks_of
 from agentcompile.planning.first import FirstRegions
 from agentcompile.planning.plans import NEAR, OPTIMISM, Planned, contenders, plan
 from agentcompile.runs.stages import stage
@@ -152,15 +152,7 @@ def not_accepted(prepared: PreparedModel, acceptance: Acceptance, found: Planned
         return failed
     if not prepared.prompt_tasks or backend_of(prepared.here.device).any_chunk:
         return ()
-    chunks = Chunks(
-        graph=prepared.model.captured.prefill,
-        cut=prepared.prefill.partition,
-        parts=found.prefill,
-        templates={template.digest: template for task in prepared.prompt_tasks for template in task.space.templates},
-        target=prepared.here.target,
-        layouts=found.layouts,
-    )
-    jobs = chunks.everywhere(capacity(prepared.model.captured))
+    jobs = chunks_of(prepared, found.prefill, found.layouts).everywhere(capacity(prepared.model.captured))
     wrong = {(one.template_digest, one.params) for one in acceptance.failing(list(jobs.values()))}
     kernels = [(part, part.choice) for part in found.prefill if isinstance(part.choice, Kernel)]
     return tuple(

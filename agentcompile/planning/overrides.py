@@ -14,7 +14,19 @@ from dataclasses import dataclass, replace
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, PlanAdmitted, Warned
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Choice, Decision, Fallback, Kernel, Layouts, Measured, Part, Plan, Trial, reason
+from agentcompile.ir.trial import (
+    Choice,
+    Decision,
+    Fallback,
+    Kernel,
+    Layouts,
+    Measured,
+    Part,
+    Plan,
+    PromptLengths,
+    Trial,
+    reason,
+)
 from agentcompile.planning.plans import Planned
 from agentcompile.planning.step_timer import Kind, Sources, StepClock, StepTimer, afresh
 from agentcompile.runs.progress import State
@@ -74,7 +86,8 @@ def apply_decisions(
             found.append(replace(plan, parts=cover))
         else:
             found.append(timed_plan(cut, replace(plan, parts=cover), changed, bench, known))
-    return changed, tuple(found)
+    # How prompts run was measured with the plans of before.
+    return changed, tuple(replace(plan, prompts=PromptLengths()) for plan in found)
 
 
 def _say_what_applies_nowhere(plans: Sequence[Plan], decisions: Mapping[str, Decision], emit: Emit) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from agentcompile.backends import backend_of
 from agentcompile.build import compile_executor
 from agentcompile.evaluation.step_clock import binaries as build
-from agentcompile.ir.program import CHUNK
 from agentcompile.materialize import isa_flags
 from agentcompile.replay.open import Opened
 from agentcompile.replay.recorded import recorded
@@ -38,7 +37,7 @@ def bind(opened: Opened) -> CompiledModel:
     from agentcompile.runtime.text import Tokenizer
 
     here, captured = opened.here, opened.model.captured
-    sources = {job.source.digest: job.source for job in opened.jobs if job.source.language != "library"}
+    sources = {job.source.digest: job.source for job in opened.called if job.source.language != "library"}
     paths = {digest: Path(binary.path) for digest, binary in build(here, sources, sorted(sources)).items()}
     decode, prefill, memory, seats = (_on_gpu if backend_of(here.device).queued else _on_cpu)(opened, paths)
     has_tokenizer = (captured.checkpoint / "tokenizer.json").is_file()
@@ -52,6 +51,7 @@ def bind(opened: Opened) -> CompiledModel:
         checkpoint=captured.checkpoint,
         beside=_beside(opened, seats, memory, tokenizer) if seats else None,
         record=recorded(opened.lock),
+        steps_up_to=opened.steps_up_to,
     )
 
 
@@ -76,7 +76,7 @@ def _on_cpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
     executor = Executor(built, opened.lock.target.threads)
     memory = Memory(opened.programs, Checkpoint.open(captured.checkpoint).tensor, captured.constants)
     steps = [(regime.context[1], HostStep(one, memory, executor, libraries)) for regime, one in opened.alone]
-    prefill = HostStep(opened.prefill, memory, executor, libraries, capacity=min(CHUNK, opened.capacity))
+    prefill = HostStep(opened.prefill, memory, executor, libraries, capacity=opened.chunk)
     return (steps[0][1] if len(steps) == 1 else Regimes(steps, memory)), prefill, memory, ()
 
 

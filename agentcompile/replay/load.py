@@ -43,11 +43,18 @@ def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bo
         validated = _validate(opened, options)
         how = opened.lock.policy.choose
         chosen = "" if how == "admitted" else f", {_CHOSEN[how]}"
-        say(f"{len(opened.jobs)} kernels, {validated} validated now{chosen}")
+        say(f"{len(opened.jobs)} kernels, {validated} validated now{chosen}{_prompts(opened)}")
     with stage(emit, "load") as say:
         made = bind(opened)
         say(f"{opened.model.captured.info.name}: ready")
     return made
+
+
+def _prompts(opened: Opened) -> str:
+    """Say how prompts run, where it is not as usual."""
+    plan = next(plan for plan in opened.lock.plan if plan.phase == "prefill")
+    chunks = f", prompts in chunks of {plan.chunk}" if plan.chunk else ""
+    return chunks + (f", up to {plan.steps_up_to} tokens of one in decode steps" if plan.steps_up_to else "")
 
 
 def _validate(opened: Opened, options: Options) -> int:
@@ -56,7 +63,7 @@ def _validate(opened: Opened, options: Options) -> int:
     Prefill kernels are validated at every length that there is a program for.
     """
     notes, target = Notes(opened.here.store), opened.here.target
-    jobs = {job.source.digest: job for job in opened.jobs}
+    jobs = {job.source.digest: job for job in opened.called}
     lengths = lengths_key(opened.lock.content_hash, target.digest)
     if not backend_of(opened.here.device).any_chunk and notes.get(lengths) is None:
         jobs |= opened.chunks.everywhere(opened.capacity)

@@ -17,7 +17,7 @@ from agentcompile.evaluation.machine import Machine, residency, this_machine
 from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.events import DriftFound, Emit, Warned, silent
 from agentcompile.ir.graph import Graph
-from agentcompile.ir.program import Program
+from agentcompile.ir.program import CHUNK, NativeCall, Program
 from agentcompile.ir.region import Regime
 from agentcompile.ir.target import Target
 from agentcompile.ir.trial import Part
@@ -26,7 +26,7 @@ from agentcompile.lockfile.files import read_lock
 from agentcompile.lockfile.order import ordered, regime_of
 from agentcompile.lockfile.schema import Lock, LockPlan
 from agentcompile.options import Options
-from agentcompile.planning.chunks import Chunks, capacity
+from agentcompile.planning.chunks import Chunk, Chunks, capacity, usual
 from agentcompile.regions.downsets import CoverError
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.schedule import ScheduledSite as Placed
@@ -50,16 +50,31 @@ class Opened:
     decode: tuple[tuple[Regime, Program], ...]
     """Decode programs by regime, in the order of `partitions.regimes`: batch 1 by context, then larger batches."""
     prefill: Program
-    """The prefill program: for any number of tokens on a CPU, on a GPU for the number that the plan was made at."""
+    """The prefill program: for up to `chunk` tokens on a CPU, on a GPU for the number that the plan was made at."""
     chunks: Chunks
-    """The prefill plan at any chunk length, on a GPU."""
+    """The prefill plan at any chunk length."""
     jobs: tuple[EvaluationJob, ...]
     """Every kernel of the lock, once."""
+    carried: tuple[EvaluationJob, ...] = ()
+    """On a CPU, the kernels of chunks that are longer than those that the lock's kernels are made for."""
+    steps_up_to: int = 0
+    """The most tokens of a prompt that run through decode steps, as no more of it are left."""
+    chunk: int = 0
+    """On a CPU, the tokens of the chunks in which prompts run."""
 
     @property
     def capacity(self) -> int:
         """Tokens of the longest chunk of a prompt."""
         return capacity(self.model.captured)
+
+    @property
+    def called(self) -> tuple[EvaluationJob, ...]:
+        """The kernels that the programs call, each once."""
+        if not self.carried:
+            return self.jobs
+        wanted = {call.source for program in self.programs for call in program.calls if isinstance(call, NativeCall)}
+        every = {job.source.digest: job for job in (*self.jobs, *self.carried)}
+        return tuple(job for digest, job in every.items() if digest in wanted or job.source.language == "library")
 
     @property
     def alone(self) -> tuple[tuple[Regime, Program], ...]:
@@ -138,14 +153,19 @@ def opened_with(
             for job in pins.jobs.values()
         },
     )
+    plan = next(plan for plan in lock.plan if plan.phase == "prefill")
+    longer = _longer(path, plan, chunks, capacity(captured))
     return Opened(
         lock=lock,
         here=here,
         model=model,
         decode=tuple((found.regime, program) for program, found, _ in decode),
-        prefill=prefill,
+        prefill=prefill if longer is None else longer.program,
         chunks=chunks,
         jobs=tuple(pins.jobs.values()),
+        carried=() if longer is None else longer.jobs,
+        steps_up_to=plan.steps_up_to,
+        chunk=plan.chunk or usual(captured),
     )
 
 
@@ -205,6 +225,18 @@ def _schedule(path: Path, graph: Graph, cut: Partition, parts: Sequence[Part]) -
     except CoverError as error:
         text = f"{path}: plan: {error}"
         raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint="compile again with this version") from error
+
+
+def _longer(path: Path, plan: LockPlan, chunks: Chunks, most: int) -> Chunk | None:
+    """Return the prefill plan for chunks that are longer than those that its kernels are made for; None for others.
+
+    Raises:
+        AgentCompileError: the model has no chunks of more than `most` tokens, and the plan's have more (drift).
+    """
+    if plan.chunk > most:
+        text = f"{path}: plan: chunk: {plan.chunk} tokens, and a chunk of this model has at most {most}"
+        raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint="compile again with this version")
+    return chunks.any_up_to(plan.chunk) if plan.chunk > CHUNK else None
 
 
 def _everywhere(cut: Partition, part: Part) -> Part:

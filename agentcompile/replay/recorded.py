@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from agentcompile.ir.digest import Json
-from agentcompile.lockfile.schema import Lock, LockChoice, LockPlan, ModelEvidence, RegionEvidence, StepEvidence
+from agentcompile.lockfile.schema import (
+    Lock,
+    LockChoice,
+    LockPlan,
+    ModelEvidence,
+    PromptEvidence,
+    RegionEvidence,
+    StepEvidence,
+)
 from agentcompile.runtime.record import Record, RegimePlan, RegionChoice
 
 _MOST_LOG = 100.0  # far more than any measured interval, far less than what a float holds
@@ -71,12 +79,30 @@ def _report(lock: Lock, plans: list[LockPlan]) -> dict[str, Json]:
                 "batch": plan.batch,
                 "context": list(plan.context),
                 "step": _step(steps.get((plan.phase, plan.batch, plan.context))),
+                **_lengths(plan, evidence.prompts),
                 "choices": [_choice(choice, regions) for choice in plan.choices],
             }
             for plan in plans
         ],
         "check": [_check(row) for row in evidence.model],
     }
+
+
+def _lengths(plan: LockPlan, rows: Sequence[PromptEvidence]) -> dict[str, Json]:
+    """Return how prompts run through a plan, with what was measured for it; nothing for a plan of decode steps."""
+    if plan.phase != "prefill":
+        return {}
+    measured: list[Json] = [
+        {
+            "tokens": row.tokens,
+            "chunk": row.chunk,
+            "median_ns": row.median_ns,
+            "baseline_ns": row.baseline_ns,
+            **_speedup(row.log_ratio, row.half_width),
+        }
+        for row in rows
+    ]
+    return {"chunk": plan.chunk, "steps_up_to": plan.steps_up_to, "prompts": measured}
 
 
 def _choice(choice: LockChoice, regions: Mapping[str, RegionEvidence]) -> dict[str, Json]:

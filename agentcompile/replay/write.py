@@ -14,7 +14,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
-from agentcompile.ir.trial import Kernel, Layouts, Measured, Part, Plan, Rule, Trial
+from agentcompile.ir.trial import Kernel, Layouts, Measured, Part, Plan, PromptTime, Rule, Trial
 from agentcompile.ir.whole import ModelCheck
 from agentcompile.lockfile.files import write_lock
 from agentcompile.lockfile.schema import (
@@ -26,6 +26,7 @@ from agentcompile.lockfile.schema import (
     LockPolicy,
     LockTarget,
     ModelEvidence,
+    PromptEvidence,
     RegionEvidence,
     StepEvidence,
 )
@@ -93,6 +94,7 @@ def lock_of(
         evidence=Evidence(
             regions=_evidence(plans, trials),
             steps=tuple(_step(plan) for plan in plans if plan.step_ns),
+            prompts=tuple(_prompt(time) for plan in plans for time in plan.prompts.deciding),
             model=_model(facts.check) if facts.check is not None else (),
             advice=facts.advice,
             strategy=facts.strategy,
@@ -115,6 +117,8 @@ def _plan(cut: Cut, plan: Plan) -> LockPlan:
         batch=plan.regime.batch,
         context=plan.regime.context,
         exact=plan.exact,
+        chunk=plan.prompts.chunk,
+        steps_up_to=plan.prompts.steps_up_to,
         choices=tuple(sorted(choices, key=lambda choice: (choice.name, choice.region, choice.at))),
     )
 
@@ -180,6 +184,17 @@ def _step(plan: Plan) -> StepEvidence:
         half_width=f"{plan.half_width:.4f}",
         contended=plan.contended,
         disturbed=f"{plan.disturbed:.3f}",
+    )
+
+
+def _prompt(time: PromptTime) -> PromptEvidence:
+    return PromptEvidence(
+        tokens=time.tokens,
+        chunk=time.chunk,
+        median_ns=time.median_ns,
+        baseline_ns=time.baseline_ns,
+        log_ratio=f"{time.log_ratio:.4f}",
+        half_width=f"{time.half_width:.4f}",
     )
 
 

@@ -63,7 +63,16 @@ def plan(state: State, plan: Plan) -> Table:
 
 
 def plan_line(plan: Plan) -> str:
-    """Return one line on a plan: the time of its step, or of a prefill chunk, beside the best baseline's."""
+    """Return one line on a plan: the time of its step, or of a prefill chunk, beside the best baseline's.
+
+    It ends with how prompts run through the plan, where that is not as usual.
+    """
+    chunks = f"; prompts run in chunks of {plan.prompts.chunk}" if plan.prompts.chunk else ""
+    last = plan.prompts.steps_up_to
+    return _times_of(plan) + chunks + (f"; up to {last} tokens of a prompt run in decode steps" if last else "")
+
+
+def _times_of(plan: Plan) -> str:
     if not plan.step_ns:
         return f"{plan.regime.name}: {len(plan.parts)} regions, not timed"
     unit = f"a chunk of {plan.chunk}" if plan.chunk else "a step"

@@ -72,9 +72,17 @@ class Generator:
     """Decode and prefill steps on one memory, which holds one sequence at a time; the caller sees to that."""
 
     def __init__(
-        self, info: ModelInfo, decode: Decode, prefill: Prefill, memory: Memory, tokenizer: Tokenizer | None
+        self,
+        info: ModelInfo,
+        decode: Decode,
+        prefill: Prefill,
+        memory: Memory,
+        tokenizer: Tokenizer | None,
+        steps_up_to: int = 0,
     ) -> None:
+        """Bind steps to `memory`; of a prompt, up to `steps_up_to` tokens in a row run through `decode`."""
         self.decode, self.chunks, self.memory = decode, prefill, memory
+        self._steps_up_to = steps_up_to
         self._info, self._tokenizer = info, tokenizer
         self._usual = {eos: decode.decoder(eos, info.context) for eos in {info.eos, ()}}
         self._other: dict[tuple[int, ...], Loop | None] = {}
@@ -146,7 +154,8 @@ class Generator:
     def prefill(self, ids: Sequence[int]) -> torch.Tensor:
         """Run the prompt in chunks at exact positions; a remainder runs at its own length, never padded.
 
-        The logits of the last token, [vocab], are overwritten by what runs next.
+        A short prompt, or remainder, runs through decode steps where they are faster. The logits of the last token,
+        [vocab], are overwritten by what runs next.
         """
         size = self.chunks.capacity
         array_of = ids if isinstance(ids, array) else array("q", ids)
@@ -154,8 +163,20 @@ class Generator:
         logits = torch.empty(0)
         for start in range(0, len(ids), size):
             chunk = tokens[start : start + size]
+            if chunk.numel() <= self._steps_up_to:
+                logits = self._stepped(chunk.tolist(), start)
+                continue
             with fair_threads():
                 logits = self.chunks.run(chunk, torch.arange(start, start + chunk.numel()))
+        return logits
+
+    def _stepped(self, ids: Sequence[int], start: int) -> torch.Tensor:
+        """Run the end of a prompt through decode steps from position `start`; return the last logits, [vocab]."""
+        dismiss_threads()
+        logits = torch.empty(0)
+        for position, token in enumerate(ids, start):
+            self.memory.stand(token, position)
+            logits = self.decode.again()
         return logits
 
     def _loop(self, request: Request, first: int) -> Loop | None:

@@ -68,14 +68,18 @@ class CompiledModel:
         checkpoint: Path,
         beside: Callable[[Callable[[Sequence[int]], torch.Tensor]], Beside] | None = None,
         record: Record | None = None,
+        steps_up_to: int = 0,
     ) -> None:
-        """Bind one model; `beside` makes the generator for several prompts from the function that prefills one."""
+        """Bind one model; `beside` makes the generator for several prompts from the function that prefills one.
+
+        Up to `steps_up_to` tokens of a prompt, where no more are left of it, run through `decode`.
+        """
         self.info, self.tokenizer, self.checkpoint = info, tokenizer, checkpoint
         self.device = memory.device
         """PyTorch's name of the device: `cpu`, or `cuda:0` for the first GPU."""
         self._busy = threading.Lock()
         self._record = Record() if record is None else record
-        generator = Generator(info, decode, prefill, memory, tokenizer)
+        generator = Generator(info, decode, prefill, memory, tokenizer, steps_up_to)
         self._bound: _Bound | None = _Bound(
             generator=generator, beside=None if beside is None else beside(generator.prefill)
         )

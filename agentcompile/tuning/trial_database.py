@@ -207,7 +207,7 @@ def lengths_key(lock: str, target: str) -> str:
     return digest("lengths/4", lock, target, TOLERANCES, judging_digest())
 
 
-_JUDGING = ("ops/reference.py", "ops/attention.py", "evaluation/evaluator.py")
+_JUDGING = ("ops/reference.py", "ops/attention.py", "evaluation/evaluator.py", "evaluation/work.py")
 """Files, beside the suite and the workers, that decide about correctness."""
 
 

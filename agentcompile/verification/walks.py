@@ -1,9 +1,9 @@
 """The seeded token sequences that a whole model is run on before it may ship; they reach every plan of a lockfile.
 
 Prompts have 1, 2, 17, 64 and 65 tokens, the prefill chunk's length and one more and one less, every length that a
-device has a program for, and the length of the cache. Each goes on with decode steps, and is also fed partly through
-the prefill and partly token by token. Steps lie on both sides of every bound between ranges of contexts, and batches
-run side by side.
+device has a program for, and the length of the cache; where the ends of prompts run through decode steps, also the
+lengths around that. Each goes on with decode steps, and is also fed partly through the prefill and partly token by
+token. Steps lie on both sides of every bound between ranges of contexts, and batches run side by side.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ def walks(
     ends: Sequence[int],
     batches: Sequence[int] = (),
     programs: Sequence[int] = (),
+    steps_up_to: int = 0,
     seed: int = 0,
 ) -> tuple[Group, ...]:
     """Return groups of walks over a cache of `context` slots, longest first, and then the batches.
 
     Shorter walks then find a cache that others have written. `chunk` is the longest prefill chunk, `programs` are the
-    prompt lengths with programs of their own, and `ends` is where ranges of contexts end.
+    prompt lengths with programs of their own, and `ends` is where ranges of contexts end. Of a prompt, `steps_up_to`
+    tokens run through decode steps where no more of it are left: prompts have as many, one more, and a chunk and both.
     """
     draw = random.Random(seed)
 
@@ -46,6 +48,8 @@ def walks(
     found: list[Walk] = [_walk(ids(min(WHOLE + 1, context)), 0)]
     # With a chunk of one token, prompts are decode steps already, and no chunk length needs its own walks.
     around = {chunk - 1, chunk, chunk + 1, *programs} if chunk > 1 else set[int]()
+    if steps_up_to and chunk > 1:
+        around |= {rest + left for rest in (0, chunk) for left in (steps_up_to, steps_up_to + 1)}
     for length in sorted({*LENGTHS, *around} & set(range(1, context))):
         text = ids(min(length + GOES_ON, context))
         found.append(_walk(text, length))

@@ -27,11 +27,11 @@ from agentcompile.events import ChoiceMade, Emit, ModelChecked, StageStarted, Wa
 from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.program import CHUNK, NativeCall, Program
 from agentcompile.ir.template import Source, Template
-from agentcompile.ir.trial import Crashed, Fallback, Kernel, Layouts, Part, Plan, TimedOut, reason
+from agentcompile.ir.trial import Crashed, Fallback, Kernel, Layouts, Part, Plan, PromptLengths, TimedOut, reason
 from agentcompile.ir.whole import Group, ModelCheck
 from agentcompile.materialize import specialise
 from agentcompile.planning.arms import source_of
-from agentcompile.planning.chunks import Chunks, capacity
+from agentcompile.planning.chunks import Chunks, capacity, usual
 from agentcompile.regions.schedule import schedule
 from agentcompile.runtime.lower import lower
 from agentcompile.runtime.pieces import LENGTHS, served
@@ -79,6 +79,7 @@ class WholeModelGate:
     _answers: Answers | None = field(default=None, init=False)
     _miscaptured: str = field(default="", init=False)
     _groups: tuple[Group, ...] = field(default=(), init=False)
+    _lengths: tuple[int, int] = field(default=(0, 0), init=False)
     later_s: float = LATER_S
     _patience_s: float = field(default=0.0, init=False)
 
@@ -162,13 +163,18 @@ class WholeModelGate:
             [plan.regime.name, [[part.region, list(part.sites), source_of(part.choice)] for part in plan.parts]]
             for plan in plans
         ]
+        if any(fed_as := _fed_as(plans)):
+            parts.append(list(fed_as))
         kept: Json = [list(pair) for pair in layouts]
         about: Json = [info.weights_digest, info.config_digest, info.context, oracle_of(self.captured, self.module)]
         return digest("whole/3", parts, kept, about, self.here.target.digest, self.seed, versions)
 
     def _checked(self, plans: Sequence[Plan], layouts: Layouts) -> ModelCheck:
         request = self.request(plans, layouts)
-        groups = self._groups = request.groups
+        if (fed_as := _fed_as(plans)) != self._lengths:  # other lengths matter, and other answers
+            self._groups, self._answers, self._lengths = (), None, fed_as
+        groups = self._groups = self._groups or request.groups
+        request = replace(request, groups=groups)
         about = ModelCheck(
             oracle=oracle_of(self.captured, self.module), seed=self.seed, lengths=lengths(groups), phases=()
         )
@@ -221,7 +227,7 @@ class WholeModelGate:
         if not bare:
             self.emit(Warned(text="The whole model makes no step in time: PyTorch's own graph is run beside it"))
             without_any = without(plans, dict.fromkeys(units(plans), "left out"))
-            beside = self.evaluator.feed(replace(self.request(without_any, ()), out=request.out))
+            beside = self.evaluator.feed(replace(self.request(without_any, ()), groups=request.groups, out=request.out))
             if not _late(beside):
                 self._paced(beside)
                 return self.evaluator.feed(request, patience_s=self._patience_s)
@@ -248,7 +254,8 @@ class WholeModelGate:
             (plan.regime.context[1], _lowered(cut, plan.parts, sources, layouts))
             for cut, plan in zip(self.cuts[:-1], plans[:-1], strict=True)
         ]
-        prefill, longest, own = self._prefill(plans[-1].parts, layouts, sources)
+        prefill, longest, own = self._prefill(plans[-1], layouts, sources)
+        stepped = plans[-1].prompts.steps_up_to
         programs = [program for _, program in (*decode, *prefill)]
         wanted = {call.source for program in programs for call in program.calls if isinstance(call, NativeCall)}
         if backend_of(self.here.device).queued:
@@ -258,16 +265,26 @@ class WholeModelGate:
             sources[advance.digest] = advance
             wanted.add(advance.digest)
         built = binaries(self.here, sources, sorted(wanted))
-        found = walks(info.context, info.vocab, longest, ends=alone, batches=batches, programs=own, seed=self.seed)
+        found = walks(
+            info.context,
+            info.vocab,
+            longest,
+            ends=alone,
+            batches=batches,
+            programs=own,
+            steps_up_to=stepped,
+            seed=self.seed,
+        )
         return FeedModel(
             info=info,
             decode=tuple(decode),
             prefill=tuple(prefill),
             capacity=longest,
+            steps_up_to=stepped,
             checkpoint=str(self.captured.checkpoint),
             constants=str(self.constants),
             binaries=tuple((source, binary.path) for source, binary in built.items()),
-            groups=self._groups or found,
+            groups=found,
             out="",
         )
 
@@ -284,23 +301,28 @@ class WholeModelGate:
         return found
 
     def _prefill(
-        self, parts: Sequence[Part], layouts: Layouts, sources: dict[str, Source]
+        self, plan: Plan, layouts: Layouts, sources: dict[str, Source]
     ) -> tuple[list[tuple[int, Program]], int, tuple[int, ...]]:
         """Return the prefill programs by tokens, the longest chunk, and the prompt lengths with programs of their own.
 
         The sources of the kernels that they call are added to `sources`.
         """
         cut, most = self.cuts[-1], capacity(self.captured)
-        if backend_of(self.here.device).any_chunk:
-            return [(most, _lowered(cut, parts, sources, layouts))], min(CHUNK, most), ()
         chunks = Chunks(
             graph=self.captured.prefill,
             cut=cut.partition,
-            parts=tuple(parts),
+            parts=plan.parts,
             templates=self.templates,
             target=self.here.target,
             layouts=layouts,
         )
+        if backend_of(self.here.device).any_chunk:
+            longest = plan.prompts.chunk or usual(self.captured)
+            if longest <= CHUNK:
+                return [(longest, _lowered(cut, plan.parts, sources, layouts))], longest, ()
+            longer = chunks.any_up_to(longest)
+            sources |= {job.source.digest: job.source for job in longer.jobs}
+            return [(longest, longer.program)], longest, ()
         longest = chunks.longest(most)
         made = {tokens: chunks.at(tokens) for tokens in sorted({1, *served(longest)})}
         sources |= {job.source.digest: job.source for chunk in made.values() for job in chunk.jobs}
@@ -321,19 +343,28 @@ def units(plans: Sequence[Plan]) -> list[Unit]:
 
 
 def without(plans: Sequence[Plan], dropped: Mapping[Unit, str]) -> tuple[Plan, ...]:
-    """Return the plans with the `dropped` kernels replaced by fallbacks, each with its reason."""
+    """Return the plans with the `dropped` kernels replaced by fallbacks, each with its reason.
+
+    Prompts then run as usual: their lengths were measured with the dropped kernels.
+    """
 
     def left(part: Part) -> Part:
         if not isinstance(part.choice, Kernel) or (part.region, part.choice.candidate.id) not in dropped:
             return part
         return replace(part, choice=Fallback(reason=because(dropped[part.region, part.choice.candidate.id])))
 
-    return tuple(replace(plan, parts=tuple(left(part) for part in plan.parts)) for plan in plans)
+    found = tuple(replace(plan, parts=tuple(left(part) for part in plan.parts)) for plan in plans)
+    return found if found == tuple(plans) else tuple(replace(plan, prompts=PromptLengths()) for plan in found)
 
 
 def because(fault: str) -> str:
     """Return the reason of a fallback."""
     return f"the whole model is wrong with its kernel: {fault}"
+
+
+def _fed_as(plans: Sequence[Plan]) -> tuple[int, int]:
+    """Return the chunk of prompts, and up to how many tokens decode steps run, as the prefill plan has them."""
+    return plans[-1].prompts.chunk, plans[-1].prompts.steps_up_to
 
 
 def _lowered(cut: Cut, parts: Sequence[Part], sources: Mapping[str, Source], layouts: Layouts) -> Program:

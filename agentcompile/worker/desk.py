@@ -15,6 +15,7 @@ from agentcompile.worker import protocol as p
 from agentcompile.worker.limits import limit_memory
 
 if TYPE_CHECKING:
+    from agentcompile.ir.timing import Samples
     from agentcompile.worker.box import Box
     from agentcompile.worker.gpu import Gpu
     from agentcompile.worker.host import Host
@@ -37,7 +38,7 @@ class Desk:
                 return self._build(request)
             case p.Validate():
                 return p.Report(report=self.device.validate(request))
-            case p.Time() | p.TimeSteps():
+            case p.Time() | p.TimeSteps() | p.TimePrompts():
                 return self._timed(request)
             case p.FeedModel():
                 return self._fed(request)
@@ -88,12 +89,22 @@ class Desk:
         self.device.furnish()
         return p.Alive() if self.device.alive() else p.Fault(error="a kernel that is known to be right is wrong")
 
-    def _timed(self, request: p.Time | p.TimeSteps) -> p.Timed | p.Wrong:
-        device = self.device
+    def _timed(self, request: p.Timer) -> p.Timed | p.Wrong:
         try:
-            return p.Timed(samples=device.time(request) if isinstance(request, p.Time) else device.steps(request))
+            return p.Timed(samples=self._samples(request))
         except p.WrongOutput as wrong:
             return p.Wrong(arm=wrong.arm, report=wrong.report)
+
+    def _samples(self, request: p.Timer) -> Samples:
+        device = self.device
+        match request:
+            case p.Time():
+                return device.time(request)
+            case p.TimeSteps():
+                return device.steps(request)
+            case p.TimePrompts():
+                assert not backend_of(self.setup.device).queued, "chunks on a GPU have the lengths of their programs"
+                return device.prompts(request)  # type: ignore[union-attr]
 
     def _fed(self, request: p.FeedModel) -> p.Fed | p.Lacking:
         try:

@@ -179,7 +179,15 @@ def _model(
 ) -> CompiledModel:
     decode = _Decode(steps[0][1] if len(steps) == 1 else Regimes(steps, memory), pulse)
     chunks, checkpoint = _Prefill(prefill, pulse), Path(request.checkpoint)
-    return CompiledModel(request.info, decode, chunks, memory, tokenizer=None, checkpoint=checkpoint)
+    return CompiledModel(
+        request.info,
+        decode,
+        chunks,
+        memory,
+        tokenizer=None,
+        checkpoint=checkpoint,
+        steps_up_to=request.steps_up_to,
+    )
 
 
 def _programs(request: FeedModel) -> list[Program]:

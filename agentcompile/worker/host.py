@@ -30,6 +30,7 @@ from agentcompile.worker.known import prove_builds
 from agentcompile.worker.launch import binder, facts_of, in_turn, runner
 from agentcompile.worker.looping import looper
 from agentcompile.worker.probes import Probes
+from agentcompile.worker.prompts import time_prompts
 from agentcompile.worker.state import Watch
 from agentcompile.worker.steps import time_steps
 from agentcompile.worker.timing import time_arms
@@ -89,6 +90,10 @@ class Host:
     def steps(self, request: p.TimeSteps) -> Samples:
         """Time whole steps in interleaved rounds."""
         return time_steps(request, self._executor, self._box, self._probes)
+
+    def prompts(self, request: p.TimePrompts) -> Samples:
+        """Time whole prompts in interleaved rounds."""
+        return time_prompts(request, self._executor, self._box, self._probes)
 
     def feed(self, request: p.FeedModel) -> p.Fed:
         """Run a whole model on sequences."""

@@ -98,11 +98,7 @@ class Probe:
         Raises:
             WrongOutput: they are further apart than `ALLOWED`, or not finite where the reference's are.
         """
-        r, y = self._expected[at].double(), logits.double()
-        size = float((r - r.mean()).square().mean().sqrt())
-        away = float((y - r).square().mean().sqrt())
-        finite = bool(y.isfinite().all()) or not bool(r.isfinite().all())
-        share = min(away / max(size, 1e-30), 1e9) if finite else 1e9
+        share = apart(logits, self._expected[at])
         if not share <= ALLOWED:
             text = f"{when}: logits are {share:.3g} of their size away from the reference's"
             check = Check(name=CHECK, ok=False, measured=share, allowed=ALLOWED, detail=text)
@@ -111,3 +107,15 @@ class Probe:
     def _made(self, arm: int, row: Tensor) -> Tensor:
         self._tokens.copy_(row)
         return self._runs[arm]()
+
+
+def apart(logits: Tensor, expected: Tensor) -> float:
+    """Return how far logits, of any equal shapes, are from others, as a share of the size of these around their mean.
+
+    It is 1e9 where they are not finite and the others are.
+    """
+    r, y = expected.double(), logits.double()
+    size = float((r - r.mean()).square().mean().sqrt())
+    away = float((y - r).square().mean().sqrt())
+    finite = bool(y.isfinite().all()) or not bool(r.isfinite().all())
+    return min(away / max(size, 1e-30), 1e9) if finite else 1e9

@@ -132,6 +132,36 @@ class TimeSteps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Feeding:
+    """One way to run a prompt of `tokens` tokens on a CPU: in chunks, or with a `chunk` of 0 in decode steps."""
+
+    tokens: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimePrompts:
+    """Time whole prompts on a CPU, each in its own way, in interleaved rounds; answered by `Timed`, or `Wrong`."""
+
+    kind: Literal["time-prompts"] = "time-prompts"
+    info: ModelInfo
+    decode: Program
+    prefill: tuple[tuple[int, Program], ...]
+    """Prefill programs with the longest chunk that each serves, shortest first."""
+    arms: tuple[Feeding, ...]
+    checkpoint: str
+    constants: str
+    binaries: tuple[tuple[str, str], ...]
+    """The paths of binaries, as in `TimeSteps`."""
+    rounds: int
+    claim: float
+    policy: Policy
+    seed: int
+    seconds: float = 0.0
+    """The wall-time limit, as in `Time`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FeedModel:
     """Run a whole model on sequences, its logits to a file; the box has the running group; answered by `Fed`."""
 
@@ -143,6 +173,8 @@ class FeedModel:
     """The prefill programs by number of tokens; on a CPU one for any number, listed under the longest chunk."""
     capacity: int
     """The number of tokens of the longest chunk."""
+    steps_up_to: int = 0
+    """The most tokens of a prompt that run through decode steps, because no more of it are left."""
     checkpoint: str
     constants: str
     binaries: tuple[tuple[str, str], ...]
@@ -185,7 +217,9 @@ class Furnish:
     kind: Literal["furnish"] = "furnish"
 
 
-Request = Setup | Build | Validate | Time | TimeSteps | FeedModel | MeasureCeiling | CheckHarness | Furnish | Canary
+Timer = Time | TimeSteps | TimePrompts
+"""The requests that are answered by samples."""
+Request = Setup | Build | Validate | Timer | FeedModel | MeasureCeiling | CheckHarness | Furnish | Canary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

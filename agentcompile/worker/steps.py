@@ -28,7 +28,8 @@ from agentcompile.worker.protocol import TimeSteps
 from agentcompile.worker.state import Watch, Watched, require
 from agentcompile.worker.timing import timed
 
-_LEAST_S = 1e-3  # 0 would mean any number of seconds
+LEAST_S = 1e-3
+"""The least limit in seconds of what is timed: 0 would mean any number."""
 _ROWS = 1024  # how many steps of a sample read tokens of their own
 
 
@@ -73,7 +74,7 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
         arm = _StepArm(step, memory, request.position, box, index, probe, probes, seats)
         arms.append(Watched(arm, watch, index, checked=kernels))
     if request.seconds:  # loading and comparing take seconds where others run
-        request = replace(request, seconds=max(request.seconds - (time.monotonic() - begin), _LEAST_S))
+        request = replace(request, seconds=max(request.seconds - (time.monotonic() - begin), LEAST_S))
     samples = timed(arms, request, box, quantum_ns(), Others())
     probe.check("after")
     box.write(NOTHING)

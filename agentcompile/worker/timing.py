@@ -23,7 +23,7 @@ from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.inputs import Inputs
 from agentcompile.worker.launch import chunk_tokens, workspaces
 from agentcompile.worker.outputs import Witness
-from agentcompile.worker.protocol import Implementation, Reference, Time, TimeSteps, WrongOutput
+from agentcompile.worker.protocol import Implementation, Reference, Time, Timer, WrongOutput
 from agentcompile.worker.state import Watch, Watched, require
 
 _WARM = 4
@@ -65,9 +65,7 @@ def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch
     return samples
 
 
-def timed(
-    arms: Sequence[Arm], request: Time | TimeSteps, box: Box, quantum: int, others: Others | None = None
-) -> Samples:
+def timed(arms: Sequence[Arm], request: Timer, box: Box, quantum: int, others: Others | None = None) -> Samples:
     """Run rounds of `arms` as `request` asks; `quantum` is the timer's step in ns, `others` measures processes."""
     end = time.monotonic() + (request.seconds or math.inf)
     samples = run_rounds(

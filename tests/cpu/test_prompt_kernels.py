@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from agentcompile.evaluation.chunk import at_length
-from agentcompile.evaluation.machine import this_machine
+from agentcompile.evaluation.machine import evaluator_of, this_machine
+from agentcompile.evaluation.step_clock import StepClock
 from agentcompile.events import silent
 from agentcompile.ir.program import NativeCall
 from agentcompile.ir.template import COUNT
 from agentcompile.ir.trial import Fallback
-from agentcompile.lockfile.files import write_lock
+from agentcompile.lockfile.files import read_lock, write_lock
+from agentcompile.measure import Timing
 from agentcompile.replay.bind import bind
 from agentcompile.replay.load import replay_lock
 from agentcompile.replay.open import open_lock
@@ -25,6 +27,7 @@ from agentcompile.runtime.sites import torch_site
 from agentcompile.runtime.step import HostStep
 from agentcompile.tuning.partitions import cut
 from agentcompile.worker.activations import Windows
+from agentcompile.worker.protocol import Feeding
 from tests.cpu import flows
 from tests.cpu.conftest import CONTEXT
 from tests.models.tiny import Stepper
@@ -120,6 +123,73 @@ def test_a_token_s_bits_do_not_depend_on_how_a_prompt_is_cut(lock: tuple[Path, P
     whole = run(CONTEXT)
     for parts in ((1, CONTEXT - 1), (CONTEXT - 1, 1), (16, CONTEXT - 16), (15, 1, CONTEXT - 16)):
         assert torch.equal(run(*parts), whole), parts
+
+
+def test_a_lock_s_chunks_and_decode_steps_give_the_tokens_of_the_usual_ones(
+    lock: tuple[Path, Path], opened: CompiledModel, warm: Path, tmp_path: Path
+) -> None:
+    chunk, steps = 16, 3
+    path, before = tmp_path / "own.lock.toml", read_lock(lock[0])
+    plans = [replace(one, chunk=chunk, steps_up_to=steps) if one.phase == "prefill" else one for one in before.plan]
+    write_lock(path, replace(before, plan=tuple(plans)))
+    found = open_lock(path, flows.options(warm, lock[1], CONTEXT))
+    own = bind(found)
+    assert own._open().generator.chunks.capacity == chunk
+    for length in (1, steps, steps + 1, chunk - 1, chunk, chunk + 1, chunk + steps, chunk + steps + 1, 2 * chunk + 1):
+        ids = IDS[:length]
+        last, expected = own.prefill(ids), opened.prefill(ids)
+        if not 0 < length % chunk <= steps:  # the bits of a chunk's tokens do not depend on its length
+            assert torch.equal(last, expected), length
+        torch.testing.assert_close(
+            last, expected, rtol=0, atol=1e-4 if found.model.captured.info.dtype == "fp32" else 0.06
+        )
+        made, usual = (model.generate(ids, max_new_tokens=6, ignore_eos=True) for model in (own, opened))
+        assert made.tokens == usual.tokens, length  # type: ignore[union-attr]
+
+
+def test_a_worker_times_prompts_in_chunks_and_in_decode_steps(lock: tuple[Path, Path], warm: Path) -> None:
+    found = open_lock(lock[0], flows.options(warm, lock[1], CONTEXT))
+    arms = [Feeding(tokens=count, chunk=chunk) for count in (2, CONTEXT) for chunk in (CONTEXT, 16, 0)]
+    sources = {job.source.digest: job.source for job in found.jobs}
+    with evaluator_of(found.here, 0) as evaluator:
+        clock = StepClock(found.here, evaluator, found.model, dict)
+        made = clock.prompts(
+            found.alone[0][1],
+            [(CONTEXT, found.prefill)],
+            arms,
+            sources=sources,
+            rounds=3,
+            claim=0.01,
+            seed=1,
+            seconds=9,
+        )
+    assert isinstance(made, Timing), made
+    assert (made.live, made.failed) == (tuple(range(len(arms))), ())
+    assert [made.median_ns(at) > 0 for at in made.live] == [True] * len(arms)
+
+
+def test_the_kernels_of_a_longer_chunk_are_those_of_the_lock_made_for_as_many_tokens(
+    warm: Path, checkpoint: Make, tmp_path: Path
+) -> None:
+    context, path, model = 300, tmp_path / "long.lock.toml", checkpoint("tiny-qwen3", "bf16")
+    lock = flows.plant(warm, model, context, path, prompts=True).seal()
+    plans = [replace(one, chunk=context, steps_up_to=2) if one.phase == "prefill" else one for one in lock.plan]
+    write_lock(path, replace(lock, plan=tuple(plans)))
+    found = open_lock(path, flows.options(warm, model, context))
+    assert found.chunk == context
+    assert found.prefill.native
+    assert {call.source for call in found.prefill.calls if isinstance(call, NativeCall)} == {
+        job.source.digest for job in found.carried
+    }
+    assert not {job.source.digest for job in found.carried} & {job.source.digest for job in found.jobs}
+    assert {dict(job.region.dims)["tokens"] for job in found.carried} == {context}
+    assert {(job.candidate.template, job.candidate.params) for job in found.carried} <= {
+        (job.candidate.template, job.candidate.params) for job in found.jobs
+    }
+    called = {job.source.digest for job in found.called}
+    assert called >= {job.source.digest for job in found.carried}
+    decode = {call.source for _, one in found.decode for call in one.calls if isinstance(call, NativeCall)}
+    assert called == decode | {job.source.digest for job in found.carried}  # those for 256 tokens are not even built
 
 
 def test_the_windows_of_a_timed_chunk_have_positions_that_follow_one_another(warm: Path, checkpoint: Make) -> None:

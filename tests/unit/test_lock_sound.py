@@ -14,7 +14,7 @@ from agentcompile.checkpoint.names import misplaced
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.lockfile.drift import drift
 from agentcompile.lockfile.files import read_lock, render_lock, write_lock
-from agentcompile.lockfile.schema import Lock
+from agentcompile.lockfile.schema import Lock, PromptEvidence
 
 
 def refusal(path: Path) -> AgentCompileError:
@@ -30,6 +30,24 @@ def choice(lock: Lock, number: int, **fields: object) -> Lock:
     return replace(lock, plan=(replace(plan, choices=tuple(choices)),))
 
 
+TIMED = PromptEvidence(tokens=2, chunk=0, median_ns=2, baseline_ns=4, log_ratio="0.6931", half_width="0.0100")
+
+
+def prompts(lock: Lock, **fields: object) -> Lock:
+    """A lock for a CPU whose plan is of prompts, with other lengths."""
+    plan = replace(lock.plan[0], **{"phase": "prefill", **fields})  # type: ignore[arg-type]
+    return replace(lock, target=replace(lock.target, kind="cpu", arch="x86_64"), plan=(plan,))
+
+
+def test_lengths_of_prompts_on_a_gpu_are_refused(tmp_path: Path) -> None:
+    path, lock = tmp_path / "a.lock.toml", prompts(a_lock(), chunk=128)
+    assert lock.target.kind == "cpu"
+    write_lock(path, lock)
+    assert read_lock(path).plan[0].chunk == 128
+    write_lock(path, replace(lock, target=replace(lock.target, kind="cuda", arch="sm_90a")))
+    assert "plan[0].chunk: 128, where 0 is: it is for prompts on a CPU" in refusal(path).message
+
+
 SEALED: dict[str, Callable[[Lock], Lock]] = {
     "target.threads": lambda lock: replace(lock, target=replace(lock.target, threads=100_000)),
     "target.arch": lambda lock: replace(lock, target=replace(lock.target, arch="/bin/sh")),
@@ -43,6 +61,15 @@ SEALED: dict[str, Callable[[Lock], Lock]] = {
     "plan[0].choices[0].at": lambda lock: choice(lock, 0, at=(1, 1)),
     "plan[0].choices[0].source": lambda lock: choice(lock, 0, source="0"),
     "plan[0].choices[1]": lambda lock: choice(lock, 1, params={"ROWS": 4}),
+    "plan[0].chunk: 9000 is not in 1 … 2048": lambda lock: prompts(lock, chunk=9000),
+    "plan[0].chunk: -1": lambda lock: prompts(lock, chunk=-1),
+    "plan[0].steps-up-to: 256 is not in 0 … 64": lambda lock: prompts(lock, steps_up_to=256),
+    "plan[0].steps-up-to: 16 is not in 0 … 15": lambda lock: prompts(lock, chunk=16, steps_up_to=16),
+    "plan[0].steps-up-to: -1": lambda lock: prompts(lock, steps_up_to=-1),
+    "plan[0].steps-up-to: 2, where 0 is": lambda lock: prompts(lock, phase="decode", steps_up_to=2),
+    "evidence[1].log-ratio": lambda lock: replace(
+        lock, evidence=replace(lock.evidence, prompts=(replace(TIMED, log_ratio="fast"),))
+    ),
     "evidence": lambda lock: replace(
         lock, evidence=replace(lock.evidence, regions=(replace(lock.evidence.regions[0], median_ns=-1),))
     ),

@@ -224,3 +224,17 @@ def test_a_lock_says_by_which_rule_it_chose_and_one_from_before_there_were_rules
     (tmp_path / "edited.lock.toml").write_text(render_lock(other).decode().replace('"isolated"', '"admitted"'))
     with pytest.raises(AgentCompileError, match="content-hash"):
         read_lock(tmp_path / "edited.lock.toml")
+
+
+def test_how_prompts_run_is_in_the_hash_and_a_lock_from_before_runs_as_usual(tmp_path: Path) -> None:
+    path, before = tmp_path / "a.lock.toml", a_lock()
+    plan = replace(before.plan[0], phase="prefill")
+    lock = replace(before, target=replace(before.target, kind="cpu", arch="x86_64"), plan=(plan,))
+    own = replace(lock, plan=(replace(plan, chunk=128, steps_up_to=3),))
+    assert len({content_hash(one) for one in (lock, own, replace(lock, plan=(replace(plan, chunk=128),)))}) == 3
+    write_lock(path, own)
+    assert (read_lock(path).plan[0].chunk, read_lock(path).plan[0].steps_up_to) == (128, 3)
+    write_lock(path, lock)
+    without = [line for line in path.read_text().splitlines() if not line.startswith(("chunk =", "steps-up-to ="))]
+    path.write_text("\n".join(without))
+    assert (read_lock(path).plan[0].chunk, read_lock(path).plan[0].steps_up_to) == (0, 0)

@@ -116,3 +116,10 @@ def test_a_row_is_named_by_how_it_was_fed() -> None:
     assert named(walk, 18) == "a prompt of 17 tokens and 2 decoded, position 18"
     (first,) = next(group for group in fed(128) if not group[0].prompt)
     assert named(first, 3) == "token by token, position 3"
+
+
+def test_where_prompts_end_in_decode_steps_they_end_on_both_sides_of_that() -> None:
+    found = lengths(fed(1024, 128, steps_up_to=5))
+    assert {5, 6, 128 + 5, 128 + 6} <= set(found)
+    assert {6, 128 + 6}.isdisjoint(lengths(fed(1024, 128)))
+    assert max(lengths(fed(12, 12, steps_up_to=5))) <= 12

@@ -1,0 +1,120 @@
+"""Whole prompts as arms: run in chunks of some length or in decode steps, over the real weights and side by side.
+
+Each arm runs a prompt just as generation does, from the start of the cache. Every interval draws a prompt anew, so that
+nothing is repeated.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from agentcompile.checkpoint import Checkpoint
+from agentcompile.ir.timing import Interval, Samples
+from agentcompile.ir.trial import Check
+from agentcompile.measure.clock import Others, interval, quantum_ns, settle
+from agentcompile.runtime.generator import Generator
+from agentcompile.runtime.memory import Memory
+from agentcompile.runtime.native import Executor, Library
+from agentcompile.runtime.step import HostStep
+from agentcompile.worker.box import NOTHING, Box
+from agentcompile.worker.logits import ALLOWED, CHECK, apart
+from agentcompile.worker.probes import Probes
+from agentcompile.worker.protocol import Feeding, TimePrompts, WrongOutput
+from agentcompile.worker.state import Watch, Watched
+from agentcompile.worker.steps import LEAST_S, called, constants
+from agentcompile.worker.timing import timed
+
+_WARM = 16  # tokens of a prompt that run before an interval, so that threads are awake and code is cached
+
+
+def time_prompts(request: TimePrompts, executor: Executor, box: Box, probes: Probes) -> Samples:
+    """Time the arms of `request` in interleaved rounds in this process.
+
+    Raises:
+        WrongOutput: an arm's logits are not those of the first arm with as many tokens, or it leaves the process
+            changed.
+    """
+    begin = time.monotonic()
+    programs = [request.decode, *(program for _, program in request.prefill)]
+    memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
+    memory.furnish()
+    libraries = {source: Library(path) for source, path in called(programs, request.binaries).items()}
+    arms = _arms(request, memory, executor, libraries, box)
+    watch = Watch(probes)
+    expected: dict[int, torch.Tensor] = {}
+    for arm in arms:
+        found = arm.run(arm.drawn(request.seed)).float().clone()
+        arm.compare(found, expected.setdefault(arm.feeding.tokens, found))
+    watch.rebase()
+    watched = [Watched(arm, watch, at, checked=bool(libraries)) for at, arm in enumerate(arms)]
+    if request.seconds:  # loading and comparing take seconds where others run
+        request = replace(request, seconds=max(request.seconds - (time.monotonic() - begin), LEAST_S))
+    samples = timed(watched, request, box, quantum_ns(), Others())
+    box.write(NOTHING)
+    return samples
+
+
+def _arms(
+    request: TimePrompts, memory: Memory, executor: Executor, libraries: Mapping[str, Library], box: Box
+) -> list[_PromptArm]:
+    decode = HostStep(request.decode, memory, executor, libraries)
+    steps: dict[int, HostStep] = {}
+    found = []
+    for at, feeding in enumerate(request.arms):
+        length = feeding.chunk or request.prefill[0][0]
+        if length not in steps:
+            program = next(program for longest, program in request.prefill if length <= longest)
+            steps[length] = HostStep(program, memory, executor, libraries, capacity=length)
+        chunks, stepped = steps[length], 0 if feeding.chunk else feeding.tokens
+        generator = Generator(request.info, decode, chunks, memory, None, steps_up_to=stepped)
+        found.append(_PromptArm(generator, feeding, request.info.vocab, request.seed + at, box, at))
+    return found
+
+
+class _PromptArm:
+    """A prompt in one way."""
+
+    def __init__(self, generator: Generator, feeding: Feeding, vocab: int, seed: int, box: Box, index: int) -> None:
+        self.feeding = feeding
+        self._generator, self._vocab, self._box, self._index = generator, vocab, box, index
+        self._draw = torch.Generator().manual_seed(seed)
+
+    def run(self, ids: list[int]) -> torch.Tensor:
+        """Run a prompt; return the logits of its last token, [vocab], until the next one runs."""
+        self._box.write(self._index)
+        return self._generator.prefill(ids)
+
+    def drawn(self, seed: int | None = None) -> list[int]:
+        """Draw a prompt over the whole vocabulary; for a `seed`, arms of as many tokens draw the same."""
+        draw = self._draw if seed is None else torch.Generator().manual_seed(seed)
+        found: list[int] = torch.randint(self._vocab, (self.feeding.tokens,), generator=draw).tolist()
+        return found
+
+    def interval(self, batch: int) -> Interval:
+        """Time `batch` prompts, each drawn anew."""
+        prompts = [self.drawn() for _ in range(batch)]
+        settle()
+        self.run(self.drawn()[:_WARM])
+
+        def run() -> int:
+            begin = time.perf_counter_ns()
+            for ids in prompts:
+                self._generator.prefill(ids)
+            return time.perf_counter_ns() - begin
+
+        return interval(run)
+
+    def compare(self, found: torch.Tensor, expected: torch.Tensor) -> None:
+        """Compare logits with those of another arm that ran the same prompt.
+
+        Raises:
+            WrongOutput: they are further apart than `ALLOWED`, or not finite where the others are.
+        """
+        share = apart(found, expected)
+        if not share <= ALLOWED:
+            text = f"logits are {share:.3g} of their size away from those of another way to run the prompt"
+            raise WrongOutput(self._index, Check(name=CHECK, ok=False, measured=share, allowed=ALLOWED, detail=text))
