@@ -106,19 +106,11 @@ def compile_model(
             planned, plans = settle(prepared, tuning, strategy, options, evaluator, steering, emit, budget)
         elif any(plan.contended for plan in plans):
             clock = StepClock(here, evaluator, prepared.model, tuning.trials.sources, steering)
-            plans = confirm_steps(prepared, planned, plans, tuning.trials, clock, options.seed, emit)
+            plans = confirm_steps(prepared, planned, plans, tuning.trials, clock, options.seed, emit, tuning.acceptance)
         planned, plans, found = decided(
-            prepared,
-            tuning.scheduler,
-            tuning.acceptance,
-            planned,
-            plans,
-            evaluator,
-            options.seed,
-            emit,
-            steering,
-            module,
-        )
+            prepared, tuning.scheduler, tuning.acceptance, planned, plans,
+            evaluator, options.seed, emit, steering, module,
+        )  # fmt: skip
         lock = write(
             prepared, tuning.trials, tuning.acceptance, planned, plans, policy, options, emit, counsels.digests, found
         )
@@ -146,4 +138,6 @@ def settle(
         return planned, untimed_steps(prepared, planned, emit)
     alternatives = alternatives_of(prepared, tuning, rankings)
     clock = StepClock(prepared.here, evaluator, prepared.model, alternatives.sources, steering, budget.finishing)
-    return planned, tune_steps(prepared, planned, alternatives, strategy.step, clock, options.seed, emit, budget)
+    return planned, tune_steps(
+        prepared, planned, alternatives, strategy.step, clock, options.seed, emit, budget, tuning.acceptance
+    )

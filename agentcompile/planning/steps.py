@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from agentcompile.evaluation.step_clock import StepClock
-from agentcompile.evaluation.time_budget import TimeBudget, part_of
+from agentcompile.evaluation.time_budget import TimeBudget, any_time, part_of
 from agentcompile.events import Emit, PlanAdmitted, Warned
 from agentcompile.ir.trial import Choice, Kernel, Part, Plan
 from agentcompile.planning.admission import admit, admit_chunk
 from agentcompile.planning.alternatives import Alternatives
 from agentcompile.planning.plans import Planned
+from agentcompile.planning.prompt_lengths import Lengths, measured_lengths
 from agentcompile.planning.step_timer import Admitted, StepTimer, afresh
 from agentcompile.runs.stages import stage
 from agentcompile.search import StepStrategy
+from agentcompile.tuning.acceptance import Acceptance
 from agentcompile.tuning.prepared import PreparedModel
 from agentcompile.tuning.run_trials import RunTrials
 
@@ -27,13 +30,14 @@ def tune_steps(
     seed: int,
     emit: Emit,
     budget: TimeBudget,
+    acceptance: Acceptance,
 ) -> tuple[Plan, ...]:
     """Tune the plan of every regime inside its whole step, and measure it beside PyTorch.
 
-    A prefill plan is measured for a whole chunk. The choices of the step of a
-    shorter context are reused for the same regions of longer ones, unless another choice is faster beside a neighbour
-    that only the longer one has. The time that is left is shared out by how many regions each step is the first to
-    choose.
+    A prefill plan is measured for a whole chunk, and then how prompts best run through it; `acceptance` takes the
+    kernels of longer chunks. The choices of the step of a shorter context are reused for the same regions of longer
+    ones, unless another choice is faster beside a neighbour that only the longer one has. The time that is left is
+    shared out by how many regions each step is the first to choose.
     """
     plans: list[Plan] = []
     settled: dict[str, Choice] = {}
@@ -49,8 +53,19 @@ def tune_steps(
             settled |= {part.region: part.choice for part in admitted.parts if isinstance(part.choice, Kernel)}
             plans.append(_reported(admitted, planned, emit))
         chunk = admit_chunk(prepared.prefill, planned, alternatives, clock, emit, seed, kind, budget.left)
-        plans.append(_reported(chunk, planned, emit))
-        say(f"{plans[0].step_ns / 1e6:.3f} ms a step, PyTorch {plans[0].baseline_ns / 1e6:.3f} ms")
+        lengths = measured_lengths(
+            prepared,
+            [*plans, chunk.plan],
+            planned.layouts,
+            alternatives.sources(),
+            clock,
+            acceptance,
+            seed,
+            budget.left,
+        )
+        plans.append(_reported(_with_lengths(chunk, lengths), planned, emit))
+        told = f"; {lengths.note}" if lengths.note else ""
+        say(f"{plans[0].step_ns / 1e6:.3f} ms a step, PyTorch {plans[0].baseline_ns / 1e6:.3f} ms{told}")
     return tuple(plans)
 
 
@@ -62,8 +77,12 @@ def confirm_steps(
     clock: StepClock,
     seed: int,
     emit: Emit,
+    acceptance: Acceptance,
 ) -> tuple[Plan, ...]:
-    """Return the `plans` of an earlier process of the run; contended ones are timed again, and may fall back."""
+    """Return the `plans` of an earlier process of the run; contended ones are timed again, and may fall back.
+
+    How prompts run, which is measured beside them, is measured again too; `acceptance` is as in `tune_steps`.
+    """
     with stage(emit, "admit") as say:
         kind = prepared.here.target.kind
         found = list(plans)
@@ -71,8 +90,15 @@ def confirm_steps(
             if plan.contended:
                 step = StepTimer(cut, dict(planned.layouts), trials, clock, emit, kind)
                 found[at] = _reported(step.admitted(plan.parts, plan.exact, afresh(seed, clock)), planned, emit)
+        lengths = measured_lengths(
+            prepared, found, planned.layouts, trials.sources(), clock, acceptance, afresh(seed, clock), any_time
+        )
+        if lengths.prompts != found[-1].prompts:
+            found[-1] = replace(found[-1], prompts=lengths.prompts)
+            emit(PlanAdmitted(plan=found[-1], layouts=planned.layouts))
         still = sum(plan.contended for plan in found)
-        say(f"{still} of {sum(plan.contended for plan in plans)} contended plans are still contended")
+        told = f"; {lengths.note}" if lengths.note else ""
+        say(f"{still} of {sum(plan.contended for plan in plans)} contended plans are still contended{told}")
     return tuple(found)
 
 
@@ -85,6 +111,10 @@ def untimed_steps(prepared: PreparedModel, planned: Planned, emit: Emit) -> tupl
             emit(PlanAdmitted(plan=one, layouts=planned.layouts))
         say("skipped step timing: this rule of choice does not time steps")
     return plans
+
+
+def _with_lengths(admitted: Admitted, lengths: Lengths) -> Admitted:
+    return replace(admitted, plan=replace(admitted.plan, prompts=lengths.prompts))
 
 
 def _shares(decode: Sequence[Sequence[Part]]) -> list[float]:

@@ -115,7 +115,9 @@ class Rig:
         budget = TimeBudget(0, self.ready.here.target)
         clock = StepClock(self.ready.here, timed, self.ready.model, alternatives.sources, Steering(), budget.left)
         descent = STRATEGIES["halving"].step
-        return tune_steps(self.ready, self.planned, alternatives, descent, clock, 0, events.append, budget), events
+        nothing: Any = None  # lengths of prompts are measured on CPUs alone
+        made = tune_steps(self.ready, self.planned, alternatives, descent, clock, 0, events.append, budget, nothing)
+        return made, events
 
     def arms(self) -> list[Program]:
         """The programs that are timed: PyTorch's, then the plan's."""
