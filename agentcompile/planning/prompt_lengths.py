@@ -199,7 +199,8 @@ def _times(timing: Timing, arms: Sequence[Feeding], common: int) -> list[PromptT
 def told(found: PromptLengths, common: int) -> str:
     """Return one line on lengths for people, with the times that decided."""
     chunks = f"prompts run in chunks of {found.chunk or common}"
-    steps = f", up to {found.steps_up_to} tokens in decode steps" if found.steps_up_to else ""
+    last = found.steps_up_to
+    steps = f", up to {last} {'token' if last == 1 else 'tokens'} in decode steps" if last else ""
     for one in found.deciding:
         times = f"{one.median_ns / 1e6:.2f} ms for {one.tokens}, {one.baseline_ns / 1e6:.2f} ms"
         if one.chunk:
