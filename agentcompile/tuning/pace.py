@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from agentcompile.evaluation.stopwatch import Stopwatch
 from agentcompile.evaluation.time_budget import TimeBudget
 from agentcompile.events import Emit, Event, PlanAdmitted, StageFinished, StepsTimed, TrialFinished, Warned
+from agentcompile.ir.region import Regime
 from agentcompile.ir.search_events import SearchProgress
 from agentcompile.ir.trial import CONTENDED, Measured
 from agentcompile.measure import share_disturbed, usual_ns
@@ -38,6 +39,7 @@ class Pace:
         self._rounds = 0
         self._disturbed = 0.0
         self._step_ns, self._measured = 0, False
+        self._regime: Regime | None = None  # that of the first plan: the step whose time is told
         self._warned = False
 
     def __call__(self, event: Event) -> None:
@@ -52,9 +54,11 @@ class Pace:
             case StepsTimed(timing=timing):
                 rounds = sum(len(process.rounds) for process in timing.processes)
                 self._count(rounds, share_disturbed(timing, range(len(timing.live))))
-                self._best(min((round(usual_ns(timing, arm)) for arm in timing.live), default=0), measured=True)
+                if self._regime is None:  # what is timed later are steps of other regimes, and chunks of prompts
+                    self._best(min((round(usual_ns(timing, arm)) for arm in timing.live), default=0), measured=True)
             case PlanAdmitted(plan=plan):
-                if plan.phase == "decode" and plan.step_ns:
+                if plan.phase == "decode" and plan.step_ns and self._regime in (None, plan.regime):
+                    self._regime = plan.regime
                     self._best(plan.step_ns, measured=True)
             case StageFinished(stage="admit"):  # what a person or the check of the whole model takes comes after it
                 self._said_s = -math.inf

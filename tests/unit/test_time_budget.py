@@ -11,12 +11,12 @@ import pytest
 
 from agentcompile.evaluation.stopwatch import Stopwatch
 from agentcompile.evaluation.time_budget import TimeBudget, any_time, floor_of, part_of
-from agentcompile.events import Event, SearchProgress, StageFinished, StepsTimed, TrialFinished, Warned
+from agentcompile.events import Event, PlanAdmitted, SearchProgress, StageFinished, StepsTimed, TrialFinished, Warned
 from agentcompile.ir.codec import decode
 from agentcompile.runs.tables import overhead_line, pace_line
 from agentcompile.tuning.pace import Pace
 from tests.unit import fakes
-from tests.unit.runs import TIMING, measured, trial
+from tests.unit.runs import PLAN, TIMING, measured, trial
 
 
 class Clock:
@@ -119,6 +119,24 @@ def test_a_step_as_it_was_measured_stands_over_estimates() -> None:
     last = events[-1]
     assert isinstance(last, SearchProgress)
     assert (last.measured, last.step_ns) == (True, 10)
+
+
+def test_the_step_that_progress_tells_is_the_first_plan_s_and_never_a_chunk() -> None:
+    events = list[Event]()
+    pace = Pace(events.append, TimeBudget(60, fakes.target(), clock=Clock()), lambda best: 0.0, Stopwatch(Clock()))
+    regime = PLAN.regime
+    longer = replace(regime, context=(regime.context[1] + 1, 4 * regime.context[1]))
+    pace(PlanAdmitted(plan=replace(PLAN, step_ns=70)))
+    pace(StepsTimed(steps="of a chunk", timing=TIMING))
+    pace(PlanAdmitted(plan=replace(PLAN, regime=longer, step_ns=90)))
+    pace(PlanAdmitted(plan=replace(PLAN, regime=replace(regime, phase="prefill"), step_ns=5000)))
+    pace(StageFinished(stage="admit"))
+    (*_, last) = (event for event in events if isinstance(event, SearchProgress))
+    assert (last.measured, last.step_ns) == (True, 70)
+    pace(PlanAdmitted(plan=replace(PLAN, step_ns=60)))
+    pace(StageFinished(stage="admit"))
+    (*_, last) = (event for event in events if isinstance(event, SearchProgress))
+    assert last.step_ns == 60, "it was timed again"
 
 
 class Evaluator:
