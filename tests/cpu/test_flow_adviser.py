@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from agentcompile.advice.exchange import Cassette
-from agentcompile.events import AdviceTaken, ClaimSettled
+from agentcompile.events import AdviceTaken, AdviserCalled, ClaimSettled
 from agentcompile.ir.cleaning import HIDDEN
 from agentcompile.ir.trial import Measured
 from agentcompile.lockfile.files import read_lock
@@ -168,17 +168,23 @@ def test_a_whole_session_from_its_exchanges_with_sockets_closed_gives_the_same_l
     assert sorted(state.exchanges) == sorted(RunDirectory.open(root / "run").state().exchanges)
 
 
-def test_a_run_that_only_writes_its_lock_again_asks_nobody(asked: Asked, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(asked.run, run, ignore=shutil.ignore_patterns("advice"))
-    before, lock = len(asked.server.requests), asked.lock.read_bytes()
-    raised = (run / "options.json").read_text().replace(f'"advisor_calls":{CALLS}', '"advisor_calls":99')
-    (run / "options.json").write_text(raised.replace(str(asked.run), str(run)))
-    done = flows.cli(asked.home, "compile", "--resume", "--run-dir", run, env={VARIABLE: KEY}, limit_s=600)
+def test_a_run_that_only_writes_its_lock_again_asks_nobody(
+    asked: Asked, untimed: tuple[Path, Sequence[Any]], tmp_path: Path
+) -> None:
+    root, run, lock = untimed[0], tmp_path / "run", tmp_path / "lock.toml"
+    shutil.copytree(root / "run", run, ignore=shutil.ignore_patterns("advice"))
+    kept = json.loads((run / "options.json").read_text())
+    kept["options"] |= {"advisor_calls": 99, "run_dir": str(run), "out": str(lock)}
+    (run / "options.json").write_text(json.dumps(kept))
+    before = [event for event in RunDirectory.open(run).events() if isinstance(event, AdviserCalled)]
+    assert 0 < len(before) < 99
+    done = flows.verb(asked.home, "compile", "--resume", "--run-dir", run)
     assert done.code == 0, done.err
-    assert '"advisor_calls":99' in raised
-    assert len(asked.server.requests) == before
-    asked.lock.write_bytes(lock)
+    state = RunDirectory.open(run).state()
+    assert [event for event in RunDirectory.open(run).events() if isinstance(event, AdviserCalled)] == before
+    assert state.spent.calls == len(before)
+    written, first = read_lock(lock), read_lock(root / "lock.toml")
+    assert [plan.choices for plan in written.plan] == [plan.choices for plan in first.plan]
 
 
 def test_what_a_measurement_says_of_a_claim_is_an_event(asked: Asked) -> None:
