@@ -22,6 +22,7 @@ from agentcompile.control.review import Item, items
 from agentcompile.ir.trial import Kernel, Measured
 from agentcompile.lockfile.files import read_lock
 from agentcompile.lockfile.schema import LockChoice
+from agentcompile.measure.clock import Others
 from agentcompile.replay.open import open_lock
 from agentcompile.runs.progress import State
 from agentcompile.runs.session import RunDirectory
@@ -29,9 +30,17 @@ from tests.cpu import flows
 
 pytestmark = pytest.mark.alone
 
-ASKED = [f"--context={flows.WALKED_CONTEXT}", f"--threads={flows.WALKED_THREADS}", "--budget=30", "--seconds=150"]
-"""More candidates than regions, however busy the machine is: one of them is the other candidate of an override."""
+ASKED = [f"--context={flows.WALKED_CONTEXT}", f"--threads={flows.WALKED_THREADS}", "--budget=40"]
+SECONDS = 30
+"""Enough on a quiet machine for second candidates of what a plan needs: one of them is what an override takes."""
 PATIENCE_S = 400
+
+
+def seconds() -> str:
+    """How long to search beside the processes that run now: with as many threads, they take half of the processors."""
+    others = Others()
+    time.sleep(1.0)
+    return f"--seconds={round(SECONDS * (1 + others.share()))}"
 
 
 class Walk:
@@ -91,7 +100,7 @@ def test_a_checkpoint_is_compiled_decided_on_and_locked_by_keys_alone(
 ) -> None:
     model, lock = repository / "bench" / "models" / "sample", tmp_path / "walked.lock.toml"
     run = RunDirectory(tmp_path / "run")
-    command = app(str(model), *ASKED, "--run-dir", str(run.path), "--out", str(lock))
+    command = app(str(model), *ASKED, seconds(), "--run-dir", str(run.path), "--out", str(lock))
     with Terminal(command, columns=80, rows=24, env={"AGENTCOMPILE_HOME": str(sampled)}) as terminal:
         walk = Walk(terminal, run)
         terminal.until("running")
