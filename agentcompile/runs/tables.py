@@ -82,7 +82,8 @@ def _times_of(plan: Plan) -> str:
         return f"{plan.regime.name}: {step}: {about}, contended: no interval, and when quiet it may be far less"
     ratio, low, high = (math.exp(plan.log_ratio + sign * plan.half_width) for sign in (0, -1, 1))
     text = f"{plan.regime.name}: {step}: {ratio:.2f}× ({low:.2f}–{high:.2f})"
-    return f"{text}, contended: {plan.disturbed:.0%} of the rounds disturbed" if plan.contended else text
+    busy = f"{plan.disturbed:.0%} of the rounds disturbed, and when quiet it may be far less"
+    return f"{text}, contended: {busy}" if plan.contended else text
 
 
 def pace_line(pace: SearchProgress) -> str:

@@ -59,7 +59,9 @@ def test_a_plan_is_one_line_with_its_interval() -> None:
     bare = plan_line(replace(PLAN, half_width=NO_INTERVAL))
     assert "2.46× by the quickest rounds, contended: no interval, and when quiet it may be far less" in bare
     disturbed = plan_line(replace(PLAN, comparison="INCONCLUSIVE", disturbed=0.61))
-    assert disturbed.endswith("2.46× (2.41–2.51), contended: 61% of the rounds disturbed")
+    assert disturbed.endswith(
+        "2.46× (2.41–2.51), contended: 61% of the rounds disturbed, and when quiet it may be far less"
+    )
 
 
 def test_a_run_is_one_json_value_without_its_single_trials() -> None:
