@@ -66,8 +66,8 @@ def name_of(directory: Path) -> str:
 def converted(file: Path, cache: Path, say: Say = lambda _: None) -> Path:
     """Return the Hugging Face directory of a GGUF file: the one below `cache`, made now if there is none.
 
-    `file` may be any part of a split model. `say` is told how far a conversion is, at most once in `PACE_S`; nothing is
-    said where there is nothing to convert.
+    `file` may be any part of a split model. `say` gets the progress of a conversion, at most once in `PACE_S`, and
+    nothing where there is nothing to convert.
 
     Raises:
         AgentCompileError: the file cannot be converted (usage), the package `gguf` is missing or the disk is full

@@ -8,9 +8,14 @@ from dataclasses import replace
 
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json, digest
+from agentcompile.ir.program import Program
 from agentcompile.ir.region import Regime
+from agentcompile.ir.template import Source
 from agentcompile.ir.trial import Choice, Kernel, Part
 from agentcompile.measure import Contrast, Timing, contrast
+from agentcompile.regions.schedule import schedule
+from agentcompile.runtime.lower import lower
+from agentcompile.tuning.partitions import Cut
 
 Arm = tuple[Part, ...]
 """The parts of one plan."""
@@ -19,6 +24,11 @@ Arm = tuple[Part, ...]
 def swap(parts: Sequence[Part], index: int, choice: Choice) -> Arm:
     """Return `parts` with `choice` for the part at `index`."""
     return tuple(replace(part, choice=choice) if i == index else part for i, part in enumerate(parts))
+
+
+def lowered(cut: Cut, parts: Sequence[Part], sources: Mapping[str, Source], layouts: Mapping[str, str]) -> Program:
+    """Return the program of a plan: `parts` cover `cut`, `sources` are by digest, `layouts` by tensor."""
+    return lower(cut.graph, schedule(cut.graph, cut.partition, parts), sources, dict(layouts))
 
 
 def labelled(arms: Sequence[Arm]) -> list[tuple[str, Arm]]:

@@ -18,10 +18,8 @@ from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.template import Source
 from agentcompile.ir.trial import Death, Layouts, Plan, PromptLengths, PromptTime
 from agentcompile.measure import POLICY, Timing, contrast
+from agentcompile.planning.arms import lowered
 from agentcompile.planning.chunks import Chunk, chunks_of, fits_beside, usual
-from agentcompile.regions.schedule import schedule
-from agentcompile.runtime.lower import lower
-from agentcompile.tuning.partitions import Cut
 from agentcompile.tuning.prepared import PreparedModel
 from agentcompile.worker.protocol import Feeding
 
@@ -100,12 +98,12 @@ def measured_lengths(
     longer = _longer(prepared, prefill, layouts) if left() >= LONGER_S else None
     chunks = chunk_arms(common, longer[0] if longer else 0, prefill.step_ns, OF_CHUNKS * seconds)
     steps = step_arms(common, decode.step_ns, (1 - OF_CHUNKS) * seconds)
-    programs = [(common, _lowered(prepared.prefill, prefill, sources, layouts))]
+    programs = [(common, lowered(prepared.prefill, prefill.parts, sources, dict(layouts)))]
     own: dict[str, Source] = {}
     if longer is not None and any(arm.chunk > common for arm in chunks):
         programs.append((longer[0], longer[1].program))
         own = {job.source.digest: job.source for job in longer[1].jobs}
-    step = _lowered(prepared.decode[0], decode, sources, layouts)
+    step = lowered(prepared.decode[0], decode.parts, sources, dict(layouts))
 
     def timed(arms: Sequence[Feeding], rounds: int) -> Timing | None:
         """Time arms; None where there are none, or where the process itself fails."""
@@ -124,7 +122,7 @@ def measured_lengths(
     if longer is not None and found.chunk > common and accepting.failing(longer[1].jobs):
         refused = f"chunks of {found.chunk} would be faster, but a kernel is wrong there; "
         found = chosen(by_chunks, chunks, by_steps, steps, common, most=common)
-    return Lengths(prompts=found, note=refused + told(found, common))
+    return Lengths(prompts=found, note=refused + described(found, common))
 
 
 def chunk_arms(common: int, longer: int, chunk_ns: float, seconds: float) -> tuple[Feeding, ...]:
@@ -196,7 +194,7 @@ def _times(timing: Timing, arms: Sequence[Feeding], common: int) -> list[PromptT
     ]
 
 
-def told(found: PromptLengths, common: int) -> str:
+def described(found: PromptLengths, common: int) -> str:
     """Return one line on lengths for people, with the times that decided."""
     chunks = f"prompts run in chunks of {found.chunk or common}"
     last = found.steps_up_to
@@ -238,7 +236,3 @@ def _longer(prepared: PreparedModel, plan: Plan, layouts: Layouts) -> tuple[int,
 
 def _native(program: Program) -> int:
     return sum(isinstance(call, NativeCall) for call in program.calls)
-
-
-def _lowered(cut: Cut, plan: Plan, sources: Mapping[str, Source], layouts: Layouts) -> Program:
-    return lower(cut.graph, schedule(cut.graph, cut.partition, plan.parts), sources, dict(layouts))

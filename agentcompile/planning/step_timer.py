@@ -21,9 +21,7 @@ from agentcompile.ir.region import Regime
 from agentcompile.ir.template import Source
 from agentcompile.ir.trial import NO_INTERVAL, Crashed, Death, Fallback, Kernel, Part, Plan, TimedOut, reason
 from agentcompile.measure import POLICY, Contrast, Timing, contrast
-from agentcompile.planning.arms import Arm, asked
-from agentcompile.regions.schedule import schedule
-from agentcompile.runtime.lower import lower
+from agentcompile.planning.arms import Arm, asked, lowered
 from agentcompile.tuning.partitions import Cut
 
 Kind = Literal["cpu", "cuda"]
@@ -195,10 +193,7 @@ class StepTimer:
             return known
         sources = self._sources.sources()
         cut = self._cut
-        programs = [
-            (label, lower(cut.graph, schedule(cut.graph, cut.partition, parts), sources, self._layouts))
-            for label, parts in arms
-        ]
+        programs = [(label, lowered(cut, parts, sources, self._layouts)) for label, parts in arms]
         found = self._clock(
             programs, at=at, rounds=rounds, processes=processes, claim=claim, seed=seed, trusted=trusted
         )

@@ -16,6 +16,7 @@ from agentcompile.options import Options
 from agentcompile.replay.bind import bind
 from agentcompile.replay.open import Opened, open_lock
 from agentcompile.runs.stages import stage
+from agentcompile.runs.tables import prompt_lines
 from agentcompile.system.notes import Notes
 from agentcompile.tuning.trial_database import accepted, lengths_key, note_accepted
 
@@ -43,18 +44,13 @@ def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bo
         validated = _validate(opened, options)
         how = opened.lock.policy.choose
         chosen = "" if how == "admitted" else f", {_CHOSEN[how]}"
-        say(f"{len(opened.jobs)} kernels, {validated} validated now{chosen}{_prompts(opened)}")
+        kernels = f"{len(opened.jobs)} kernels, {validated} validated now{chosen}"
+        plan = next(plan for plan in opened.lock.plan if plan.phase == "prefill")
+        say("; ".join((kernels, *prompt_lines(plan.chunk, plan.steps_up_to))))
     with stage(emit, "load") as say:
         made = bind(opened)
         say(f"{opened.model.captured.info.name}: ready")
     return made
-
-
-def _prompts(opened: Opened) -> str:
-    """Say how prompts run, where it is not as usual."""
-    plan = next(plan for plan in opened.lock.plan if plan.phase == "prefill")
-    chunks = f", prompts in chunks of {plan.chunk}" if plan.chunk else ""
-    return chunks + (f", up to {plan.steps_up_to} tokens of one in decode steps" if plan.steps_up_to else "")
 
 
 def _validate(opened: Opened, options: Options) -> int:

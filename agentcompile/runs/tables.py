@@ -67,9 +67,16 @@ def plan_line(plan: Plan) -> str:
 
     It ends with how prompts run through the plan, where that is not as usual.
     """
-    chunks = f"; prompts run in chunks of {plan.prompts.chunk}" if plan.prompts.chunk else ""
-    last = plan.prompts.steps_up_to
-    return _times_of(plan) + chunks + (f"; up to {last} tokens of a prompt run in decode steps" if last else "")
+    return "; ".join((_times_of(plan), *prompt_lines(plan.prompts.chunk, plan.prompts.steps_up_to)))
+
+
+def prompt_lines(chunk: int, steps_up_to: int) -> list[str]:
+    """Return how prompts run through a prefill plan; nothing where they run as usual, with 0 for both numbers."""
+    lines = [f"prompts run in chunks of {chunk}"] if chunk else []
+    if steps_up_to:
+        tokens = "1 token of a prompt runs" if steps_up_to == 1 else f"{steps_up_to} tokens of a prompt run"
+        lines.append(f"up to {tokens} in decode steps")
+    return lines
 
 
 def _times_of(plan: Plan) -> str:

@@ -39,7 +39,7 @@ class Pace:
         self._rounds = 0
         self._disturbed = 0.0
         self._step_ns, self._measured = 0, False
-        self._regime: Regime | None = None  # that of the first plan: the step whose time is told
+        self._regime: Regime | None = None  # of the first plan, whose step is reported
         self._warned = False
 
     def __call__(self, event: Event) -> None:

@@ -30,10 +30,8 @@ from agentcompile.ir.template import Source, Template
 from agentcompile.ir.trial import Crashed, Fallback, Kernel, Layouts, Part, Plan, PromptLengths, TimedOut, reason
 from agentcompile.ir.whole import Group, ModelCheck
 from agentcompile.materialize import specialise
-from agentcompile.planning.arms import source_of
+from agentcompile.planning.arms import lowered, source_of
 from agentcompile.planning.chunks import Chunks, capacity, usual
-from agentcompile.regions.schedule import schedule
-from agentcompile.runtime.lower import lower
 from agentcompile.runtime.pieces import LENGTHS, served
 from agentcompile.system.exhausted import enough
 from agentcompile.tuning.partitions import Cut
@@ -251,7 +249,7 @@ class WholeModelGate:
         alone = [plan.regime.context[1] for plan in plans if plan.phase == "decode" and plan.regime.batch == 1]
         batches = [plan.regime.batch for plan in plans if plan.regime.batch > 1]
         decode = [
-            (plan.regime.context[1], _lowered(cut, plan.parts, sources, layouts))
+            (plan.regime.context[1], lowered(cut, plan.parts, sources, dict(layouts)))
             for cut, plan in zip(self.cuts[:-1], plans[:-1], strict=True)
         ]
         prefill, longest, own = self._prefill(plans[-1], layouts, sources)
@@ -319,7 +317,7 @@ class WholeModelGate:
         if backend_of(self.here.device).any_chunk:
             longest = plan.prompts.chunk or usual(self.captured)
             if longest <= CHUNK:
-                return [(longest, _lowered(cut, plan.parts, sources, layouts))], longest, ()
+                return [(longest, lowered(cut, plan.parts, sources, dict(layouts)))], longest, ()
             longer = chunks.any_up_to(longest)
             sources |= {job.source.digest: job.source for job in longer.jobs}
             return [(longest, longer.program)], longest, ()
@@ -365,10 +363,6 @@ def because(fault: str) -> str:
 def _fed_as(plans: Sequence[Plan]) -> tuple[int, int]:
     """Return the chunk of prompts, and up to how many tokens decode steps run, as the prefill plan has them."""
     return plans[-1].prompts.chunk, plans[-1].prompts.steps_up_to
-
-
-def _lowered(cut: Cut, parts: Sequence[Part], sources: Mapping[str, Source], layouts: Layouts) -> Program:
-    return lower(cut.graph, schedule(cut.graph, cut.partition, parts), sources, dict(layouts))
 
 
 def _late(ran: Fed | Failed) -> bool:

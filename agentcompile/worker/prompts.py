@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 
@@ -25,8 +24,8 @@ from agentcompile.worker.logits import ALLOWED, CHECK, apart
 from agentcompile.worker.probes import Probes
 from agentcompile.worker.protocol import Feeding, TimePrompts, WrongOutput
 from agentcompile.worker.state import Watch, Watched
-from agentcompile.worker.steps import LEAST_S, called, constants
-from agentcompile.worker.timing import timed
+from agentcompile.worker.steps import called, constants
+from agentcompile.worker.timing import limited, timed
 
 _WARM = 16  # tokens of a prompt that run before an interval, so that threads are awake and code is cached
 
@@ -51,9 +50,7 @@ def time_prompts(request: TimePrompts, executor: Executor, box: Box, probes: Pro
         arm.compare(found, expected.setdefault(arm.feeding.tokens, found))
     watch.rebase()
     watched = [Watched(arm, watch, at, checked=bool(libraries)) for at, arm in enumerate(arms)]
-    if request.seconds:  # loading and comparing take seconds where others run
-        request = replace(request, seconds=max(request.seconds - (time.monotonic() - begin), LEAST_S))
-    samples = timed(watched, request, box, quantum_ns(), Others())
+    samples = timed(watched, limited(request, begin), box, quantum_ns(), Others())
     box.write(NOTHING)
     return samples
 

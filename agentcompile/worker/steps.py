@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -26,10 +25,8 @@ from agentcompile.worker.logits import Probe, live, reference_of
 from agentcompile.worker.probes import Probes
 from agentcompile.worker.protocol import TimeSteps
 from agentcompile.worker.state import Watch, Watched, require
-from agentcompile.worker.timing import timed
+from agentcompile.worker.timing import limited, timed
 
-LEAST_S = 1e-3
-"""The least limit in seconds of what is timed: 0 would mean any number."""
 _ROWS = 1024  # how many steps of a sample read tokens of their own
 
 
@@ -73,9 +70,7 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
         kernels = any(isinstance(call, NativeCall) for call in step.program.calls)
         arm = _StepArm(step, memory, request.position, box, index, probe, probes, seats)
         arms.append(Watched(arm, watch, index, checked=kernels))
-    if request.seconds:  # loading and comparing take seconds where others run
-        request = replace(request, seconds=max(request.seconds - (time.monotonic() - begin), LEAST_S))
-    samples = timed(arms, request, box, quantum_ns(), Others())
+    samples = timed(arms, limited(request, begin), box, quantum_ns(), Others())
     probe.check("after")
     box.write(NOTHING)
     return samples

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -23,9 +24,12 @@ from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.inputs import Inputs
 from agentcompile.worker.launch import chunk_tokens, workspaces
 from agentcompile.worker.outputs import Witness
-from agentcompile.worker.protocol import Implementation, Reference, Time, Timer, WrongOutput
+from agentcompile.worker.protocol import Implementation, Reference, Time, TimePrompts, Timer, TimeSteps, WrongOutput
 from agentcompile.worker.state import Watch, Watched, require
 
+Request = TypeVar("Request", Time, TimeSteps, TimePrompts)
+"""A request that is answered by samples."""
+_LEAST_S = 1e-3  # a limit of 0 would mean any number of seconds
 _WARM = 4
 """The fraction of a batch, one in `_WARM`, run before each interval: threads awake, code and activations cached."""
 _CLOCK_NS, _LONGEST = 25_000_000, 256
@@ -63,6 +67,13 @@ def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch
                 kernel.check_clock(samples.batch)
     box.write(NOTHING)
     return samples
+
+
+def limited(request: Request, begin: float) -> Request:
+    """Return a request with what is left of its limit since `begin`: loading takes seconds where others run."""
+    if not request.seconds:
+        return request
+    return replace(request, seconds=max(request.seconds - (time.monotonic() - begin), _LEAST_S))
 
 
 def timed(arms: Sequence[Arm], request: Timer, box: Box, quantum: int, others: Others | None = None) -> Samples:

@@ -16,7 +16,7 @@ from agentcompile.ir.region import Regime
 from agentcompile.ir.timing import Clock, Round, Samples
 from agentcompile.ir.trial import Crashed, Plan, PromptLengths, PromptTime
 from agentcompile.measure import Timing
-from agentcompile.planning.prompt_lengths import SHORT, chosen, chunk_arms, measured_lengths, step_arms, told
+from agentcompile.planning.prompt_lengths import SHORT, chosen, chunk_arms, described, measured_lengths, step_arms
 from agentcompile.runs.tables import plan_line
 from agentcompile.worker.protocol import Feeding
 from tests.unit.graphs import Shape, decoder
@@ -150,7 +150,7 @@ def test_nothing_is_timed_without_time_or_on_a_gpu_and_a_person_reads_why(
     ],
 )
 def test_a_person_reads_what_was_chosen_with_its_times(chunks: dict[int, float], says: str) -> None:
-    assert told(speaks_for(costs(chunks)), USUAL).startswith(says)
+    assert described(speaks_for(costs(chunks)), USUAL).startswith(says)
 
 
 def test_a_plan_has_its_lengths_in_its_event_and_its_line_and_one_from_before_runs_as_usual() -> None:
