@@ -16,6 +16,13 @@ FOLDERS = ("tasks-answers", "tasks-cuda-answers")
 SESSIONS = [path for name in FOLDERS for path in sorted((ROOT / "bench/results/refine" / name).iterdir())]
 
 
+def task_and_arm(session: str) -> tuple[str, str]:
+    """What a session's folder is named by, `<task>-<arm>-<seed>`, where an arm's own name may hold a hyphen."""
+    name, _ = session.rsplit("-", 1)
+    (arm,) = (arm for arm in ARMS if name.endswith(f"-{arm}"))
+    return name.removesuffix(f"-{arm}"), arm
+
+
 def role_of(exchange: Exchange) -> str:
     """The role that a question was put to."""
     (role,) = (name for name in exchange.keys if name != "place")
@@ -33,7 +40,7 @@ def test_eight_tasks_were_answered_in_every_role_of_the_arm_that_plans() -> None
 
 @pytest.mark.parametrize("folder", SESSIONS, ids=lambda path: path.name)
 def test_a_session_s_answers_are_of_its_arm_and_its_task_s_text_is_that_of_the_package(folder: Path) -> None:
-    task, arm, _ = folder.name.rsplit("-", 2)
+    task, arm = task_and_arm(folder.name)
     text = (ROOT / f"bench/tasks/{task}.py").read_text(encoding="utf-8")
     read: list[Planned | Draft | str] = []
     for exchange in Cassette(folder).exchanges.values():
