@@ -7,9 +7,11 @@ machines; they order the search and nothing else, so a wrong one only costs tria
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,18 +81,16 @@ class Heuristic:
         """Order all candidates by predicted loss, ties in the space's order; the first `HEAD` get a sentence each."""
         machine = _Machine(question)
         templates = {template.id: template for template in question.templates}
-        fixed = {id: tuple(_template_losses(template, machine)) for id, template in templates.items()}
+        models = {id: _TemplateModel(template, machine) for id, template in templates.items()}
         scored: list[tuple[float, int, Candidate]] = []
         for at, candidate in enumerate(question.candidates):
-            losses = (*fixed[candidate.template], *_param_losses(candidate, templates[candidate.template], machine))
+            losses = models[candidate.template].losses(candidate)
             scored.append((sum(loss.share for loss in losses), at, candidate))
         scored.sort(key=lambda entry: entry[:2])
         order = _spread([(loss, candidate) for loss, _, candidate in scored])
-        sentences = []
-        for candidate in order[:HEAD]:
-            template = templates[candidate.template]
-            losses = (*fixed[candidate.template], *_param_losses(candidate, template, machine))
-            sentences.append((candidate.id, _sentence(losses)))
+        sentences = [
+            (candidate.id, _sentence(models[candidate.template].losses(candidate))) for candidate in order[:HEAD]
+        ]
         return Advice(
             label=self.label,
             order=tuple(candidate.id for candidate in order),
@@ -107,17 +107,24 @@ def _spread(ranked: Sequence[tuple[float, Candidate]]) -> list[Candidate]:
     next of them tells less than its own loss says. Each chosen candidate therefore adds `ALIKE` to its neighbours'
     losses, and `KIN` to those of its template's other candidates.
     """
-    left, taken = list(ranked), list[Candidate]()
-    told = [0.0] * len(left)
-    while left and len(taken) < SPREAD:
-        at = min(range(len(left)), key=lambda at: (left[at][0] + told[at], at))
-        _, chosen = left.pop(at)
-        told.pop(at)
+    added = [0.0] * len(ranked)
+    totals = [loss for loss, _ in ranked]  # with what was added; infinite for those that are chosen
+    own: dict[str, list[int]] = {}
+    for at, (_, candidate) in enumerate(ranked):
+        own.setdefault(candidate.template, []).append(at)
+    taken = list[int]()
+    while len(taken) < min(SPREAD, len(ranked)):
+        chosen = totals.index(min(totals))
         taken.append(chosen)
-        for at, (_, one) in enumerate(left):
-            if one.template == chosen.template:
-                told[at] += ALIKE if one.distance(chosen) <= 1 else KIN
-    return [*taken, *(candidate for _, candidate in left)]
+        params = ranked[chosen][1].params
+        for at in own[ranked[chosen][1].template]:
+            differ = sum(map(operator.ne, ranked[at][1].params, params))
+            added[at] += ALIKE if differ <= 1 else KIN
+            totals[at] = ranked[at][0] + added[at]
+        for at in taken:
+            totals[at] = math.inf
+    first = set(taken)
+    return [ranked[at][1] for at in taken] + [one for at, (_, one) in enumerate(ranked) if at not in first]
 
 
 class _Machine:
@@ -153,6 +160,21 @@ class _Machine:
         return "avx512_bf16" if self.dtype == "bf16" and "avx512_bf16" in self.target.isa else ""
 
 
+class _TemplateModel:
+    """The losses of one template's candidates: what depends on the template alone is worked out once.
+
+    A candidate's losses follow from a few small numbers, so most of the thousands of a space have one that is known.
+    """
+
+    def __init__(self, template: Template, machine: _Machine) -> None:
+        self._fixed = tuple(_template_losses(template, machine))
+        self._by_params = _param_losses(template, machine)
+
+    def losses(self, candidate: Candidate) -> tuple[Loss, ...]:
+        """Return the losses of a candidate of the template."""
+        return (*self._fixed, *self._by_params(dict(candidate.params)))
+
+
 def _template_losses(template: Template, machine: _Machine) -> Iterator[Loss]:
     """Yield the losses that no parameter changes: the call, the vectors, the layout and the launches."""
     if template.language == "library":
@@ -186,37 +208,53 @@ def _template_losses(template: Template, machine: _Machine) -> Iterator[Loss]:
         yield Loss(share=extra * BARRIER_NS / machine.floor_ns, reason=f"{extra + 1} launches with a barrier each")
 
 
-def _param_losses(candidate: Candidate, template: Template, machine: _Machine) -> Iterator[Loss]:
-    values = dict(candidate.params)
+def _param_losses(template: Template, machine: _Machine) -> Callable[[Mapping[str, ParamValue]], Iterable[Loss]]:
+    """Return a function from the values of a template's parameters to their losses."""
     if backend_of(machine.target.kind).tuned_defaults:
-        yield from _from_defaults(template, values)
-        return
-    roles: dict[Role, list[tuple[Param, int]]] = {}
+        return lambda values: _from_defaults(template, values)
+    roles: dict[Role, list[Param]] = {}
     for param in template.params:
-        value = values[param.name]
-        role = role_of(param)
-        if role == "other" or not isinstance(value, int):
-            at, default = param.domain.index(value), param.domain.index(param.default)
-            yield Loss(share=0.01 * abs(at - default), reason=f"{param.name}={value}")
-        else:
-            roles.setdefault(role, []).append((param, value))
-    for param, value in roles.get("prefetch", []):
-        yield _prefetch(param, value, machine)
-    streams = math.prod(max(value, 1) for _, value in roles.get("streams", []))
-    unroll = math.prod(max(value, 1) for _, value in roles.get("unroll", []))
-    if roles.get("streams"):
-        yield _streams(streams, machine)
-    # The elements of a head are independent sums already, and only one head reads adjacent keys.
-    if (roles.get("streams") or roles.get("unroll")) and not machine.heads:
-        yield _registers(streams * unroll, machine)
-    split = math.prod(max(value, 1) for _, value in roles.get("split", []))
-    threads = min((value for _, value in roles.get("threads", [])), default=machine.threads)
-    if template.language != "library":
-        side = 1 if machine.heads else streams
-        rows = side * max((_tile_rows(layout) for _, layout in template.layouts), default=1)
-        yield _balance(rows, split, min(max(threads, 1), machine.threads), machine)
-    for param, value in roles.get("tile", []):
-        yield _tile(param, value, machine)
+        roles.setdefault(role_of(param), []).append(param)
+    other = _table(roles.get("other", ()), _far)
+    prefetch = _table(roles.get("prefetch", ()), lambda param, value: _prefetch(param, int(value), machine))
+    tile = _table(roles.get("tile", ()), lambda param, value: _tile(param, int(value), machine))
+    streams_loss = functools.cache(lambda streams: _streams(streams, machine))
+    registers_loss = functools.cache(lambda chains: _registers(chains, machine))
+    balance_loss = functools.cache(lambda rows, split, threads: _balance(rows, split, threads, machine))
+    tile_rows = max((_tile_rows(layout) for _, layout in template.layouts), default=1)
+
+    def losses(values: Mapping[str, ParamValue]) -> Iterator[Loss]:
+        numbers = {role: [int(values[param.name]) for param in roles[role]] for role in roles if role != "other"}
+        yield from (known[values[name]] for name, known in other)
+        yield from (known[values[name]] for name, known in prefetch)
+        streams = math.prod(max(value, 1) for value in numbers.get("streams", ()))
+        unroll = math.prod(max(value, 1) for value in numbers.get("unroll", ()))
+        if "streams" in numbers:
+            yield streams_loss(streams)
+        # The elements of a head are independent sums already, and only one head reads adjacent keys.
+        if ("streams" in numbers or "unroll" in numbers) and not machine.heads:
+            yield registers_loss(streams * unroll)
+        if template.language != "library":
+            split = math.prod(max(value, 1) for value in numbers.get("split", ()))
+            threads = min(numbers.get("threads", ()), default=machine.threads)
+            rows = (1 if machine.heads else streams) * tile_rows
+            yield balance_loss(rows, split, min(max(threads, 1), machine.threads))
+        yield from (known[values[name]] for name, known in tile)
+
+    return losses
+
+
+def _table(
+    params: Iterable[Param], loss: Callable[[Param, ParamValue], Loss]
+) -> list[tuple[str, dict[ParamValue, Loss]]]:
+    """Return for each parameter its name and the loss of every value of its domain."""
+    return [(param.name, {value: loss(param, value) for value in param.domain}) for param in params]
+
+
+def _far(param: Param, value: ParamValue) -> Loss:
+    """Return a small loss by the distance from the default, for a parameter of unknown purpose."""
+    away = abs(param.domain.index(value) - param.domain.index(param.default))
+    return Loss(share=0.01 * away, reason=f"{param.name}={value}")
 
 
 def _from_defaults(template: Template, values: Mapping[str, ParamValue]) -> Iterator[Loss]:
