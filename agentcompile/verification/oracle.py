@@ -41,6 +41,12 @@ MOST_BYTES = 2 << 30
 """Most bytes of weights for which the captured graph is run in float64, at four times the memory of 16 bits."""
 STEPS = 4
 """Last tokens of a sequence that the reference is fed one by one, with its own cache."""
+_COLLECTED = 1 << 26
+"""Bytes of a model from which its memory is freed at once.
+
+To find the cycles that hold it, the collector looks at every object of the process, which takes half a second; a
+smaller model waits for the next collection.
+"""
 _ROOM = 1.3
 """Memory that a model may take, as a multiple of its weights."""
 
@@ -197,16 +203,24 @@ def _transformers(path: Path, dtype: torch.dtype | None, device: str) -> Iterato
     model = eager.load(path, dtype if whole else None).to(place)
     if not whole:
         _widen(model)
+    opened = _Transformers(model, place)
+    del model
     try:
-        yield _Transformers(model, place)
+        yield opened
     finally:
-        gc.collect()
+        opened.release()  # whoever opened it may still hold this object
+        if held > _COLLECTED:
+            gc.collect()
         backend_of(place).release_memory()
 
 
 class _Transformers:
     def __init__(self, model: Any, device: str) -> None:
         self._model, self._device = model, device
+
+    def release(self) -> None:
+        """Let the model go; nothing can be asked any more."""
+        self._model = None
 
     def __call__(self, ids: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
         """Return the logits at `positions` alone: those of a long prompt with a large vocabulary would be gigabytes."""
