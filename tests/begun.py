@@ -39,7 +39,10 @@ WITH_TORCH = (
 IMPORTED = (
     "torch", "sympy", "torch.fx.experimental.symbolic_shapes", "agentcompile.validate",
     "agentcompile.worker.zygote", "agentcompile.worker.timing", "agentcompile.worker.ceiling",
-    "agentcompile.tasks.host", "agentcompile.tasks.runner", "agentcompile.cli.main",
+    "agentcompile.tasks.host", "agentcompile.tasks.runner", "agentcompile.cli.main", "agentcompile.cli.compiling",
+    "agentcompile.pipeline", "agentcompile.capture.huggingface", "torch.export._trace",
+    "torch.fx.experimental.validator", "transformers.models.auto.modeling_auto",
+    "transformers.models.qwen3.modeling_qwen3", "transformers.models.llama.modeling_llama",
 )  # fmt: skip
 READ_AT_START = (
     "PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "TORCH", "CUDA", "TRITON", "HF_", "MALLOC_", "GLIBC_"
