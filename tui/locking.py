@@ -9,7 +9,7 @@ from agentcompile.events import DriftFound
 from agentcompile.ir.trial import Kernel
 from agentcompile.lockfile.schema import Lock, LockTarget
 from agentcompile.runs.progress import State
-from agentcompile.runs.tables import plan_line
+from agentcompile.runs.tables import plan_line, prompt_lines
 
 from .asks import SOURCE, WRITE, commanded
 from .decided import changes
@@ -106,7 +106,8 @@ def lock_facts(lock: Lock) -> tuple[tuple[str, str], ...]:
     for plan in lock.plan:
         name = f"{plan.phase} b{plan.batch} c{plan.context[0]}-{plan.context[1]}"
         kernels = sum(choice.use == "kernel" for choice in plan.choices)
-        rows.append((f"plan {name}", f"{len(plan.choices)} regions, {kernels} with kernels"))
+        counts = f"{len(plan.choices)} regions, {kernels} with kernels"
+        rows.append((f"plan {name}", "; ".join((counts, *prompt_lines(plan.chunk, plan.steps_up_to)))))
         for choice in plan.choices:
             inner = ", ".join(f"{key}={value}" for key, value in choice.params.items())
             what = f"{choice.template.partition('/')[2]}({inner})" if choice.use == "kernel" else "PyTorch"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from agentcompile.tui.decided import changes
+from agentcompile.tui.locking import lock_facts
 from agentcompile.tui.scene import Call, Page, Send, View
 from agentcompile.tui.session import Session
 from agentcompile.tui.trials import latest
@@ -17,6 +18,7 @@ from agentcompile.control.commands import Approve, Command, Reply, Stop
 from agentcompile.control.desk import deliver
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
+from agentcompile.lockfile.files import read_lock
 from agentcompile.options import Options
 from agentcompile.runs.session import OPTIONS, options_bytes
 
@@ -119,6 +121,17 @@ def test_a_lock_by_itself_is_shown_and_compared_with_this_host(repository: Path,
     assert one.scene.replay is not None
     assert (code == 3) <= any(drift.grade == "refuse" for drift in one.scene.replay.state.drift)
     one.end()
+
+
+def test_a_lock_s_plan_says_how_prompts_run_where_that_was_chosen(repository: Path) -> None:
+    lock = read_lock(repository / "bench" / "results" / "sample.lock.toml")
+    usual = dict(lock_facts(lock))
+    (prefill,) = (plan for plan in lock.plan if plan.phase == "prefill")
+    changed = replace(prefill, chunk=128, steps_up_to=4)
+    chosen = dict(lock_facts(replace(lock, plan=tuple(changed if plan is prefill else plan for plan in lock.plan))))
+    name = next(name for name in usual if name.startswith("plan prefill"))
+    ways = ("prompts run in chunks of 128", "up to 4 tokens of a prompt run in decode steps")
+    assert chosen[name] == "; ".join((usual[name], *ways))
 
 
 def test_a_lock_that_was_edited_says_so(repository: Path, tmp_path: Path) -> None:
