@@ -68,6 +68,8 @@ def machine(question: Question) -> Json:
         "reads_from_dram_gb_per_s": _rounded(ceiling.dram_bytes_per_s / 1e9),
         "reads_from_last_cache_gb_per_s": _rounded(ceiling.cache_bytes_per_s / 1e9),
         "dense_gflop_per_s": _rounded(ceiling.flops_per_s / 1e9),
+        "quiet": ceiling.calm,
+        **dict(question.processor),
     }
     if any(launch.grid for template in question.templates for launch in template.launches):
         facts["most_shared_bytes_a_block"] = most_shared_bytes(target.arch)

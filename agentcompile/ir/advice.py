@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from agentcompile.ir.digest import Json
 from agentcompile.ir.region import Region
 from agentcompile.ir.resources import Resources
 from agentcompile.ir.search_events import Memory, Transformation
@@ -45,6 +46,8 @@ class Question:
     """The round of the search that the answer is for, the second or a later one; 0 where it is for none."""
     tries: int = 0
     """The most candidates that the round tries; 0 where it is not known."""
+    processor: tuple[tuple[str, Json], ...] = ()
+    """What the system says of a CPU's core, by name: its numbers in CPUID, threads of a core, sharers of its caches."""
 
     @property
     def floor_ns(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import residency
 from agentcompile.events import Advised, BoundaryFound, Emit, GraphCaptured, Offer, RegionFound, SpaceBounded
 from agentcompile.ir.advice import Question
+from agentcompile.ir.digest import Json
 from agentcompile.ir.graph import TOKENS, Graph
 from agentcompile.ir.program import CHUNK
 from agentcompile.ir.region import Port, Regime, Region
@@ -26,6 +28,7 @@ from agentcompile.ops.layouts import fits
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.summary import RegionFigures, Summary, summarise
 from agentcompile.space import Space
+from agentcompile.system.probe import processor
 from agentcompile.tuning.tasks import TuneTask
 
 _REASONS = 6
@@ -199,7 +202,13 @@ def question_of(space: Space, ceiling: Ceiling, lives: Residency) -> Question:
         residency=lives,
         templates=space.templates,
         candidates=tuple(space),
+        processor=() if backend_of(space.target.kind).own_memory else _processor(),
     )
+
+
+@functools.cache
+def _processor() -> tuple[tuple[str, Json], ...]:
+    return tuple(processor().items())
 
 
 def advise(

@@ -39,6 +39,8 @@ GPU = fakes.target(
     line_bytes=128, toolchain="nvrtc 13.0",
 )  # fmt: skip
 GPU_CEILING = Ceiling(dram_bytes_per_s=3.2e12, cache_bytes_per_s=7e12, flops_per_s=7e14)
+CORE = (("cpu_family", 25), ("cpu_model", 17), ("threads_a_core", 2), ("cpus_a_cache", [2, 2, 16]))
+"""What the system may say of a processor's core."""
 STREAMS = Param(name="STREAMS", domain=(1, 2, 4), default=1, about="Rows side by side, each a stream.")
 UNROLL = Param(name="UNROLL", domain=(2, 4), default=4, about="Independent sums: hides the latency of multiply-adds.")
 AHEAD = Param(name="AHEAD", domain=(0, 4096), default=4096, about="Bytes from a load to its prefetch; 0: none.")
@@ -151,7 +153,7 @@ def asked_of(name: str) -> Question:
     )
     match name:
         case "untried":
-            return rows
+            return replace(rows, processor=CORE, ceiling=replace(CEILING, calm=False))
         case "tried":
             return tried(rows, 420.0, 231.0, *failed, 440.0, 252.0)
         case "attention":
