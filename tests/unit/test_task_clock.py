@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from agentcompile.ir.timing import Interval
 from agentcompile.tasks import timing
+from agentcompile.tasks.stirring import applied, fill, rows_of, table_numbers, warm_up
 from agentcompile.tasks.tally import Tally
+from agentcompile.tasks.wire import Done, Examine, Examined, Renew, Stir
 
 LATE_S = 0.25
 
@@ -58,3 +62,74 @@ def test_on_a_device_its_process_says_what_passed_for_that_one_also_copies_and_c
 ) -> None:
     assert judged([True], monkeypatch, took_ns=2000)
     assert not judged([False] * 6, monkeypatch, took_ns=int(LATE_S * 1e9))
+
+
+SETS = 4
+
+
+class Table:
+    """The process of a task with one input in each of `SETS` arenas, and what it knows of the changes there."""
+
+    limits = SimpleNamespace(check_s=1.0, measure_s=1.0)
+
+    def __init__(self) -> None:
+        self.sources = [torch.arange(64.0) + at for at in range(SETS)]
+        self.inputs = [one.clone() for one in self.sources]
+        self.tables = [torch.zeros(table_numbers(), dtype=torch.int64) for _ in range(SETS)]
+        self.listed = [0] * SETS
+        self.examined = list[bool]()
+
+    def ask(self, request: object, limit_s: float) -> object:
+        """Do what the real process does: list changes, take them back or over, compare inputs with what they became."""
+        match request:
+            case Stir(arena=at, steps=steps, seed=seed):
+                fill(self.tables[at], self.sources[at], steps, torch.Generator().manual_seed(seed))
+                self.listed[at] = steps
+            case Renew(arena=at, undo=True):
+                self.inputs[at].copy_(self.sources[at])
+            case Renew(arena=at):
+                self.sources[at] = applied(rows_of(self.tables[at], self.listed[at]), self.sources[at])
+            case Examine(arena=at):
+                self.examined.append(bool(torch.equal(self.inputs[at], self.sources[at])))
+                return Examined(checks=(), error_ratio=0.0)
+        return Done()
+
+    def change(self, at: int) -> None:
+        """Make the next listed change, as the kernel before each launch does."""
+        rows = rows_of(self.tables[at], self.listed[at])
+        made = int(self.tables[at][0])
+        assert made < self.listed[at], "a change is made that was not listed"
+        self.tables[at][0] += 1
+        self.inputs[at].copy_(applied(rows[made : made + 1], self.inputs[at]))
+
+
+class Stirred(Kernel):
+    """A kernel whose inputs change before each launch."""
+
+    stirred = "x"
+
+    def __init__(self, table: Table, late: Sequence[bool]) -> None:
+        super().__init__(late, None)
+        self._table = table
+
+    def interval(self, batch: int, *, stirred: bool = False, shown: bool = False) -> Interval:
+        for count in (warm_up(batch), batch) if stirred else ():
+            for launch in range(count):
+                self._table.change(launch % SETS)
+        return super().interval(batch, stirred=stirred, shown=shown)
+
+
+@pytest.mark.parametrize("late", [[False] * 8, [False, True, False, False]], ids=["quiet", "stalled"])
+def test_changes_that_are_listed_once_are_made_once_though_the_machine_stood_still(
+    late: Sequence[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "core_ns", lambda pid=0: (0, 0))
+    monkeypatch.setattr(timing, "still", lambda kernel, tally: None)
+    table, arm = Table(), object.__new__(timing.KernelArm)
+    told: Any = arm
+    told._task, told._kernel, told.tally = table, Stirred(table, late), Tally()
+    told._sets, told._seed = SETS, 1
+    told._stirred(40)
+    assert arm.tally.ok
+    assert all(table.examined)
+    assert len(table.examined) == late.count(True) + 1
