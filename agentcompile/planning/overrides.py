@@ -23,13 +23,14 @@ from agentcompile.ir.trial import (
     Measured,
     Part,
     Plan,
-    PromptLengths,
     Trial,
     reason,
 )
 from agentcompile.planning.plans import Planned
+from agentcompile.planning.prompt_lengths import still_hold
 from agentcompile.planning.step_timer import Kind, Sources, StepClock, StepTimer, afresh
 from agentcompile.runs.progress import State
+from agentcompile.runs.tables import prompt_lines
 from agentcompile.space import OutsideError, Space
 from agentcompile.tuning.partitions import Cut
 
@@ -80,14 +81,22 @@ def apply_decisions(
     if failed := bench.refused(changed):
         name = _names(cuts)[failed[0][0]]
         raise _undecided(f"{name}: what a person chose failed the whole correctness suite")
-    found = []
+    found, kept = [], []
     for cut, plan, cover in zip(cuts, plans, covers, strict=True):
-        if layouts == planned.layouts and _bare(cover) == _bare(plan.parts):
+        kept.append(layouts == planned.layouts and _bare(cover) == _bare(plan.parts))
+        if kept[-1]:
             found.append(replace(plan, parts=cover))
         else:
             found.append(timed_plan(cut, replace(plan, parts=cover), changed, bench, known))
-    # How prompts run was measured with the plans of before.
-    return changed, tuple(replace(plan, prompts=PromptLengths()) for plan in found)
+    prompts = still_hold(plans[-1].prompts, decode=kept[0], prefill=kept[-1])
+    found[-1] = replace(found[-1], prompts=prompts)
+    if prompts != plans[-1].prompts:
+        before, now = (prompt_lines(one.chunk, one.steps_up_to) for one in (plans[-1].prompts, prompts))
+        if before != now:
+            text = f"{'; '.join(before)}: that was measured with kernels that these decisions change"
+            bench.emit(Warned(text=f"{text}; {'; '.join(now) or 'prompts run as usual'} now"))
+        bench.emit(PlanAdmitted(plan=found[-1], layouts=layouts, ruled=True))
+    return changed, tuple(found)
 
 
 def _say_what_applies_nowhere(plans: Sequence[Plan], decisions: Mapping[str, Decision], emit: Emit) -> None:

@@ -125,6 +125,13 @@ def measured_lengths(
     return Lengths(prompts=found, note=refused + described(found, common))
 
 
+def still_hold(prompts: PromptLengths, *, decode: bool, prefill: bool) -> PromptLengths:
+    """Return what holds of measured lengths where the `decode` plan, and the `prefill` plan, are as they were."""
+    if not prefill:
+        return PromptLengths()
+    return prompts if decode else PromptLengths(chunk=prompts.chunk, times=tuple(t for t in prompts.times if t.chunk))
+
+
 def chunk_arms(common: int, longer: int, chunk_ns: float, seconds: float) -> tuple[Feeding, ...]:
     """Return lengths of chunks to time in about `seconds`, the usual `common` first; empty where no other fits.
 

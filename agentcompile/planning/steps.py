@@ -12,7 +12,7 @@ from agentcompile.ir.trial import Choice, Kernel, Part, Plan
 from agentcompile.planning.admission import admit, admit_chunk
 from agentcompile.planning.alternatives import Alternatives
 from agentcompile.planning.plans import Planned
-from agentcompile.planning.prompt_lengths import Lengths, measured_lengths
+from agentcompile.planning.prompt_lengths import Lengths, measured_lengths, still_hold
 from agentcompile.planning.step_timer import Admitted, StepTimer, afresh
 from agentcompile.runs.stages import stage
 from agentcompile.search import StepStrategy
@@ -85,17 +85,22 @@ def confirm_steps(
     """
     with stage(emit, "admit") as say:
         kind = prepared.here.target.kind
-        found = list(plans)
+        timed: dict[int, Admitted] = {}
         for at, (cut, plan) in enumerate(zip([*prepared.decode, prepared.prefill], plans, strict=True)):
             if plan.contended:
                 step = StepTimer(cut, dict(planned.layouts), trials, clock, emit, kind)
-                found[at] = _reported(step.admitted(plan.parts, plan.exact, afresh(seed, clock)), planned, emit)
+                timed[at] = step.admitted(plan.parts, plan.exact, afresh(seed, clock))
+        found = [timed[at].plan if at in timed else plan for at, plan in enumerate(plans)]
         lengths = measured_lengths(
             prepared, found, planned.layouts, trials.sources(), clock, acceptance, afresh(seed, clock), any_time
         )
-        if lengths.prompts != found[-1].prompts:
-            found[-1] = replace(found[-1], prompts=lengths.prompts)
-            emit(PlanAdmitted(plan=found[-1], layouts=planned.layouts))
+        same = [one.parts == plan.parts for one, plan in zip(found, plans, strict=True)]
+        earlier = still_hold(plans[-1].prompts, decode=same[0], prefill=same[-1])
+        found[-1] = replace(found[-1], prompts=lengths.prompts if lengths.prompts.times else earlier)
+        # All at once, and last: of a run that is killed before, the contended plans are still there to be confirmed.
+        for at, plan in enumerate(found):
+            if plan != plans[at]:
+                _report(plan, timed[at].notes if at in timed else (), planned, emit)
         still = sum(plan.contended for plan in found)
         told = f"; {lengths.note}" if lengths.note else ""
         say(f"{still} of {sum(plan.contended for plan in plans)} contended plans are still contended{told}")
@@ -129,7 +134,11 @@ def _shares(decode: Sequence[Sequence[Part]]) -> list[float]:
 
 
 def _reported(admitted: Admitted, planned: Planned, emit: Emit) -> Plan:
-    for note in admitted.notes:
-        emit(Warned(text=note))
-    emit(PlanAdmitted(plan=admitted.plan, layouts=planned.layouts))
+    _report(admitted.plan, admitted.notes, planned, emit)
     return admitted.plan
+
+
+def _report(plan: Plan, notes: Sequence[str], planned: Planned, emit: Emit) -> None:
+    for note in notes:
+        emit(Warned(text=note))
+    emit(PlanAdmitted(plan=plan, layouts=planned.layouts))

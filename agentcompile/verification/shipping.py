@@ -93,6 +93,8 @@ def _timed_again(
     found = []
     for cut, old, plan in zip(cuts, before, plans, strict=True):
         if plan.parts == old.parts and layouts == planned.layouts:
+            if plan.prompts != old.prompts:
+                bench.emit(PlanAdmitted(plan=plan, layouts=layouts, ruled=True))
             found.append(plan)
             continue
         made = Plan(regime=plan.regime, parts=plan.parts, exact=False)

@@ -32,6 +32,7 @@ from agentcompile.ir.whole import Group, ModelCheck
 from agentcompile.materialize import specialise
 from agentcompile.planning.arms import lowered, source_of
 from agentcompile.planning.chunks import Chunks, capacity, usual
+from agentcompile.runs.tables import prompt_lines
 from agentcompile.runtime.pieces import LENGTHS, served
 from agentcompile.system.exhausted import enough
 from agentcompile.tuning.partitions import Cut
@@ -99,6 +100,7 @@ class WholeModelGate:
                 (environment).
         """
         guilty: dict[Unit, str] = {}
+        plans = self._with_right_lengths(plans, layouts)
         while True:
             found = self.check(without(plans, guilty), layouts)
             if found.ok:
@@ -109,6 +111,21 @@ class WholeModelGate:
             unit, fault = self._first_wrong(plans, layouts, left, found.fault)
             guilty[unit] = fault
             self._tell(unit, plans, fault)
+
+    def _with_right_lengths(self, plans: Sequence[Plan], layouts: Layouts) -> Sequence[Plan]:
+        """Return the plans; where the model is wrong, as prompts run through them usually.
+
+        So no kernel is blamed for what is wrong in chunks or steps of other lengths alone, which are other kernels.
+        """
+        chunk, stepped = _fed_as(plans)
+        if not (chunk or stepped) or (wrong := self.check(plans, layouts)).ok:
+            return plans
+        usual = tuple(replace(plan, prompts=PromptLengths()) for plan in plans)
+        self._say("prompts as usual")
+        if self.check(usual, layouts).ok:
+            ways = "; ".join(prompt_lines(chunk, stepped))
+            self.emit(Warned(text=f"prompts run as usual: the model is wrong where {ways}: {wrong.fault}"))
+        return usual
 
     def _first_wrong(
         self, plans: Sequence[Plan], layouts: Layouts, left: Sequence[Unit], fault: str
@@ -341,18 +358,14 @@ def units(plans: Sequence[Plan]) -> list[Unit]:
 
 
 def without(plans: Sequence[Plan], dropped: Mapping[Unit, str]) -> tuple[Plan, ...]:
-    """Return the plans with the `dropped` kernels replaced by fallbacks, each with its reason.
-
-    Prompts then run as usual: their lengths were measured with the dropped kernels.
-    """
+    """Return the plans with the `dropped` kernels replaced by fallbacks, each with its reason."""
 
     def left(part: Part) -> Part:
         if not isinstance(part.choice, Kernel) or (part.region, part.choice.candidate.id) not in dropped:
             return part
         return replace(part, choice=Fallback(reason=because(dropped[part.region, part.choice.candidate.id])))
 
-    found = tuple(replace(plan, parts=tuple(left(part) for part in plan.parts)) for plan in plans)
-    return found if found == tuple(plans) else tuple(replace(plan, prompts=PromptLengths()) for plan in found)
+    return tuple(replace(plan, parts=tuple(left(part) for part in plan.parts)) for plan in plans)
 
 
 def because(fault: str) -> str:
