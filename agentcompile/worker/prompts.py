@@ -7,11 +7,12 @@ nothing is repeated.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from agentcompile.checkpoint import Checkpoint
+from agentcompile.ir.program import Program
 from agentcompile.ir.timing import Interval, Samples
 from agentcompile.ir.trial import Check
 from agentcompile.measure.clock import Others, interval, quantum_ns, settle
@@ -23,7 +24,7 @@ from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.logits import ALLOWED, CHECK, apart
 from agentcompile.worker.probes import Probes
 from agentcompile.worker.protocol import Feeding, TimePrompts, WrongOutput
-from agentcompile.worker.state import Watch, Watched
+from agentcompile.worker.state import Watch, Watched, require
 from agentcompile.worker.steps import called, constants
 from agentcompile.worker.timing import limited, timed
 
@@ -41,18 +42,48 @@ def time_prompts(request: TimePrompts, executor: Executor, box: Box, probes: Pro
     programs = [request.decode, *(program for _, program in request.prefill)]
     memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
     memory.furnish()
-    libraries = {source: Library(path) for source, path in called(programs, request.binaries).items()}
-    arms = _arms(request, memory, executor, libraries, box)
     watch = Watch(probes)
-    expected: dict[int, torch.Tensor] = {}
-    for arm in arms:
-        found = arm.run(arm.drawn(request.seed)).float().clone()
-        arm.compare(found, expected.setdefault(arm.feeding.tokens, found))
+    libraries = _loaded(request, watch, box)
+    arms = _arms(request, memory, executor, libraries, box)
+    _compare(arms, request.seed)
     watch.rebase()
     watched = [Watched(arm, watch, at, checked=bool(libraries)) for at, arm in enumerate(arms)]
     samples = timed(watched, limited(request, begin), box, quantum_ns(), Others())
+    _compare(arms, request.seed + len(arms))
     box.write(NOTHING)
     return samples
+
+
+def _loaded(request: TimePrompts, watch: Watch, box: Box) -> dict[str, Library]:
+    """Load the kernels that the arms call; an arm whose kernel does harm by being loaded is the one that did it."""
+    libraries: dict[str, Library] = {}
+    steps = next((at for at, feeding in enumerate(request.arms) if not feeding.chunk), 0)
+    chunks = [(at, _chunk_program(request, feeding)) for at, feeding in enumerate(request.arms)]
+    for at, program in (*chunks, (steps, request.decode)):  # which every arm is bound to
+        box.write(at)  # loading a library runs its constructors
+        for source, path in called([program], request.binaries).items():
+            if source not in libraries:
+                libraries[source] = Library(path)
+                require(watch, at)
+    return libraries
+
+
+def _chunk_program(request: TimePrompts, feeding: Feeding) -> Program:
+    """Return the program that runs the chunks of an arm."""
+    length = feeding.chunk or request.prefill[0][0]
+    return next(program for longest, program in request.prefill if length <= longest)
+
+
+def _compare(arms: Sequence[_PromptArm], seed: int) -> None:
+    """Compare what the arms make of one prompt of each length with what the first of as many tokens makes of it.
+
+    Raises:
+        WrongOutput: an arm's logits are others.
+    """
+    expected: dict[int, torch.Tensor] = {}
+    for arm in arms:
+        found = arm.run(arm.drawn(seed)).float().clone()
+        arm.compare(found, expected.setdefault(arm.feeding.tokens, found))
 
 
 def _arms(
@@ -64,8 +95,7 @@ def _arms(
     for at, feeding in enumerate(request.arms):
         length = feeding.chunk or request.prefill[0][0]
         if length not in steps:
-            program = next(program for longest, program in request.prefill if length <= longest)
-            steps[length] = HostStep(program, memory, executor, libraries, capacity=length)
+            steps[length] = HostStep(_chunk_program(request, feeding), memory, executor, libraries, capacity=length)
         chunks, stepped = steps[length], 0 if feeding.chunk else feeding.tokens
         generator = Generator(request.info, decode, chunks, memory, None, steps_up_to=stepped)
         found.append(_PromptArm(generator, feeding, request.info.vocab, request.seed + at, box, at))
