@@ -67,7 +67,8 @@ def tolerance(told: Loaded, signature: Signature) -> Json:
             "between": "values between the operators need not be rounded as PyTorch rounds them: float32 throughout is "
             "accurate enough; outputs are rounded to their dtype once, at the end",
             "not_finite": "NaN and infinities exactly where r, rounded to the dtype, or PyTorch's own result has them; "
-            "where p or m is not finite, a finite y is not compared",
+            "where m is not finite, a finite y is not compared; where p alone is not, rms(p - r) over the elements "
+            "where it is stands for p - r",
         }
     if told.tf32 and "fp32" in floats.values():
         found["q"] = "what PyTorch makes with TF32 on for products and convolutions of float32"

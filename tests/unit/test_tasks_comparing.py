@@ -88,6 +88,20 @@ def test_nan_and_infinities_where_the_reference_has_them_pass_and_a_number_there
     assert not found(y, one).checks["not_finite"].ok
 
 
+def test_where_pytorch_overflows_and_float64_does_not_a_finite_number_must_be_right() -> None:
+    r = reference()
+    one = expected(r)
+    one.own[0] = math.nan
+    y = r.float()
+    y[0] += 1e-7
+    assert found(y, one).ok
+    y[0, 5] = 1.5
+    assert not found(y, one).ok
+    one.own[:] = math.inf
+    assert found(r.float(), one).ok
+    assert not found(y, one).ok
+
+
 def test_where_pytorch_overflows_and_float64_does_not_either_will_do() -> None:
     r = reference()
     one = expected(r)
