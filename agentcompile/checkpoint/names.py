@@ -12,7 +12,7 @@ from agentcompile.errors import AgentCompileError
 PRESET = "preset:"
 ENDING = ".gguf"
 MAGIC = b"GGUF"
-PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+PART = re.compile(r"-(\d{5})-of-(\d{5})(\.gguf)$", re.IGNORECASE)
 """The end of the name of one part of a split file: its number from 1, and how many there are."""
 _PRESET = re.compile(r"preset:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NEAR = 3
@@ -50,7 +50,7 @@ def parts_of(path: Path) -> tuple[Path, ...]:
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
         return (path,)
     begin = path.name[: found.start()]
-    return tuple(path.with_name(f"{begin}-{no:05}-of-{found[2]}{ENDING}") for no in range(1, int(found[2]) + 1))
+    return tuple(path.with_name(f"{begin}-{no:05}-of-{found[2]}{found[3]}") for no in range(1, int(found[2]) + 1))
 
 
 def is_gguf(path: Path) -> bool:

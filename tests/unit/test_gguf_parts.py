@@ -86,6 +86,14 @@ def test_any_part_and_their_folder_stand_for_all_that_a_converter_wrote(small_fi
     assert opened.get("ARCH.context_length") == METADATA["llama.context_length"]
 
 
+def test_parts_whose_ending_is_in_capitals_are_parts_too(tmp_path: Path) -> None:
+    written = [path.rename(path.with_suffix(".GGUF")) for path in converters(tmp_path)]
+    for named in (tmp_path, *written):
+        assert gguf_at(named) == written[0]
+    assert parts_of(written[1]) == tuple(written)
+    assert open_gguf(written[-1]).parts == len(written)
+
+
 def test_a_model_of_one_part_is_a_file_like_any_other(tmp_path: Path) -> None:
     path = part(tmp_path / "a-00001-of-00001.gguf", keys(0, count=1), HELD)
     assert open_gguf(path).parts == 1
