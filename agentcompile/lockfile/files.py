@@ -56,6 +56,12 @@ def content_hash(lock: Lock) -> str:
     assert isinstance(model, dict)
     if not lock.model.gguf:
         del model["gguf"], model["gguf_sha256"]
+    _drop_usual_lengths(body)
+    return "sha256:" + digest("lock/1", {k: v for k, v in body.items() if k not in _UNHASHED})
+
+
+def _drop_usual_lengths(body: dict[str, Json]) -> None:
+    """Leave out how prompts run where that is as usual: versions that know nothing of it read such a lock, too."""
     plans = body["plan"]
     assert isinstance(plans, list)
     for plan in plans:
@@ -63,7 +69,6 @@ def content_hash(lock: Lock) -> str:
         for name in ("chunk", "steps_up_to"):
             if not plan[name]:
                 del plan[name]
-    return "sha256:" + digest("lock/1", {k: v for k, v in body.items() if k not in _UNHASHED})
 
 
 def evidence_hash(lock: Lock) -> str:
@@ -76,7 +81,10 @@ def render_lock(lock: Lock) -> bytes:
     import tomli_w
 
     sealed = replace(lock, content_hash=content_hash(lock), evidence_hash=evidence_hash(lock))
-    body = _spell(encode(sealed), "_", "-")
+    told = encode(sealed)
+    assert isinstance(told, dict)
+    _drop_usual_lengths(told)
+    body = _spell(told, "_", "-")
     assert isinstance(body, dict)
     head = "# Written by agentcompile. Change it with `agentcompile compile` or `agentcompile decide`, not by hand.\n"
     return (head + tomli_w.dumps(body, multiline_strings=False)).encode()

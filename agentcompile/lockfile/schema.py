@@ -109,7 +109,7 @@ class LockPlan:
     """Of a prefill plan on a CPU, the tokens of the chunks in which prompts run.
 
     0 means 256, or what the KV cache holds where that is less. The kernels of longer chunks are the same choices, made
-    for as many tokens. A token has the same bits in chunks of any length.
+    for as many tokens. Where kernels serve all of a chunk, a token has the same bits in chunks of any length.
     """
     steps_up_to: int = 0
     """The most tokens of a prompt that run through decode steps and not as a chunk, as no more of it are left.

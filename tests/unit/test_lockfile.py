@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -235,6 +236,7 @@ def test_how_prompts_run_is_in_the_hash_and_a_lock_from_before_runs_as_usual(tmp
     write_lock(path, own)
     assert (read_lock(path).plan[0].chunk, read_lock(path).plan[0].steps_up_to) == (128, 3)
     write_lock(path, lock)
-    without = [line for line in path.read_text().splitlines() if not line.startswith(("chunk =", "steps-up-to ="))]
-    path.write_text("\n".join(without))
+    assert not re.search("^(chunk|steps-up-to) =", path.read_text(), re.MULTILINE)  # versions from before read it too
     assert (read_lock(path).plan[0].chunk, read_lock(path).plan[0].steps_up_to) == (0, 0)
+    path.write_text(path.read_text().replace("exact =", "chunk = 0\nsteps-up-to = 0\nexact =", 1))  # once written so
+    assert read_lock(path).plan[0].chunk == 0
