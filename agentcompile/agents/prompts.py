@@ -24,7 +24,7 @@ from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.kind import TASK
 from agentcompile.ir.trial import reason
 
-VERSION = "agents/5"
+VERSION = "agents/6"
 """Prompt version, raised with every change of the text or of its data."""
 
 
