@@ -34,7 +34,11 @@ from agentcompile.ir.trial import Measured
 
 ATTEMPTS = 30
 ROOFLINE = 1.05
-"""A kernel within this share of the floor ends the session."""
+"""A kernel within this share of the floor ends the session.
+
+One that is further below shows that it is no floor: an algorithm with fewer FLOPs than the task's, or rates that were
+measured too low.
+"""
 LEAST_ROUNDS = 4
 """Rounds with feedback before a session may give up (AgentCompile, arXiv 2606.07665)."""
 SILENCES = 4
@@ -217,7 +221,8 @@ class _Session:
     def over(self) -> str:
         """Return why no further attempt is made; empty where one is."""
         fastest, made, settings = best(self.nodes), self._attempts, self._settings
-        if fastest is not None and fastest.ns <= ROOFLINE * self._contract.floor_ns:
+        floor_ns = self._contract.floor_ns
+        if fastest is not None and floor_ns / ROOFLINE <= fastest.ns <= ROOFLINE * floor_ns:
             return f"node {fastest.id} is within {ROOFLINE - 1:.0%} of the floor"
         if made >= settings.attempts:
             return f"{made} of {settings.attempts} attempts are made"

@@ -168,6 +168,11 @@ def test_a_kernel_at_the_floor_ends_the_session() -> None:
     assert found.best.ns == 105.0
 
 
+def test_a_kernel_below_the_floor_shows_that_it_is_none_and_the_session_goes_on() -> None:
+    found = session(scripted(draft("// 80"), draft("// 70"), draft("// 97")), arm="sampling", attempts=3)
+    assert (found.attempts, found.stopped) == (3, "3 of 3 attempts are made")
+
+
 def test_four_rounds_of_feedback_before_it_gives_up() -> None:
     """A mind that fails to compile, is wrong, is slow, and then is good is heard to the end."""
     answers = (draft("broken"), draft("wrong"), draft("// 2000"), draft("// 500"), draft("again"))
