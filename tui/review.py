@@ -9,7 +9,7 @@ from dataclasses import replace
 from agentcompile.control.actions import action
 from agentcompile.ir.advice import Standing
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Fallback, Kernel, Measured, Measurement, Plan
+from agentcompile.ir.trial import Fallback, Kernel, Measured, Measurement, Plan, interval
 from agentcompile.runs.progress import State
 from agentcompile.runs.tables import duration
 
@@ -95,19 +95,19 @@ def _step_line(state: State, found: list[Change], width: int, ink: Ink) -> Line:
         return line(
             ("Estimate ", "title"), f"saves {duration(saved)} a step", ("  not measured in the step yet", "dim")
         )
-    low, high = (math.exp(plan.log_ratio + sign * plan.half_width) for sign in (-1, 1))
+    ends = interval(plan.log_ratio, plan.half_width)
     ratio = math.exp(plan.log_ratio)
-    slower: Style = "good" if low > 1 else "bad" if high < 1 else "warn"
+    slower: Style = "warn" if ends is None else "good" if ends[0] > 1 else "bad" if ends[1] < 1 else "warn"
     known: Span = (f"PyTorch {duration(plan.baseline_ns)}  estimate {duration(estimate)}  ", "dim")
-    interval = f" ({low:.2f}–{high:.2f})"
+    shown = f" ({ends[0]:.2f}–{ends[1]:.2f})" if ends else " (no interval)"
     spans: list[Span] = [
         ("Step ", "title"),
         known,
         (f"{'measured' if _as_decided(state, found) else 'before decisions'} {duration(plan.step_ns)}  ", ""),
         (times(ratio), slower),
     ]
-    if sum(ink.width(text) for text, _ in spans) + len(interval) <= width:
-        spans.append((interval, slower))
+    if sum(ink.width(text) for text, _ in spans) + len(shown) <= width:
+        spans.append((shown, slower))
     return line(*spans)
 
 

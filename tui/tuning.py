@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from agentcompile.ir.evaluate import EvaluationError, evaluate
 from agentcompile.ir.expr import ExprError, free_names, parse
 from agentcompile.ir.trial import (
+    WIDEST,
     Check,
     Impossible,
     Incorrect,
@@ -17,6 +18,7 @@ from agentcompile.ir.trial import (
     Measurement,
     Rejected,
     Trial,
+    interval,
     reason,
 )
 from agentcompile.runs.losses import why_lost
@@ -173,13 +175,13 @@ def _entry(trial: Trial, to: Arm, state: Span, width: int) -> Entry:
         return Entry(key=id, cells=cells, order=(state[0], name, "-", "-", "-", "-", "-", warning), group=group)
     log_ratio = m.log_ratio - to.log_ratio
     ratio = math.exp(log_ratio)
-    interval = 0.0 if id == to.candidate else math.hypot(m.half_width, to.half_width)
+    width_of = 0.0 if id == to.candidate else math.hypot(m.half_width, to.half_width)
     cells = (
         state,
         (name, ""),
         (str(m.rounds), "dim"),
         (duration(m.median_ns), ""),
-        (f"{interval:.3f}" if interval < 10 else "any", "dim"),
+        (f"{width_of:.3f}" if width_of < WIDEST else "none", "dim"),
         (duration(m.p95_ns), "dim"),
         (f"~{times(ratio)}" if to.candidate not in ("", id) else times(ratio), tone(ratio)),
         (warning.partition(":")[0], "warn"),
@@ -288,12 +290,12 @@ def detail(scene: Scene, view: View, candidate: str, width: int, ink: Ink) -> li
 
 
 def _times(m: Measurement, row: RegionProgress, width: int, ink: Ink) -> list[Line]:
-    low, high = (math.exp(m.log_ratio + sign * m.half_width) if m.half_width < 10 else 0 for sign in (-1, 1))
-    interval = f" ({low:.2f}–{high:.2f})" if high else " (no interval)"
+    ends = interval(m.log_ratio, m.half_width)
+    shown = f" ({ends[0]:.2f}–{ends[1]:.2f})" if ends else " (no interval)"
     facts: list[tuple[str, str | Span]] = [
         ("median", f"{duration(m.median_ns)}, p95 {duration(m.p95_ns)}"),
         (m.baseline, duration(m.baseline_ns)),
-        ("ratio", (f"{m.speedup:.3f}×{interval} {m.comparison.lower()}", tone(m.speedup))),
+        ("ratio", (f"{m.speedup:.3f}×{shown} {m.comparison.lower()}", tone(m.speedup))),
         ("rounds", f"{m.rounds}, {m.dropped} dropped, {m.processes} processes, {m.batch} launches each"),
     ]
     if len(m.times_ns) >= FEW_TIMES:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from agentcompile.cli.exits import WaitsError
 from agentcompile.cli.render import Screen
 from agentcompile.control.review import Item, items, open_items
+from agentcompile.ir.trial import interval
 from agentcompile.runs.progress import State
 from agentcompile.runs.tables import Table, plan_line
 
@@ -36,8 +36,9 @@ def _rows(item: Item) -> list[tuple[str, ...]]:
     said = item.decision.reason if item.decision is not None else ""
     rows: list[tuple[str, ...]] = []
     for kernel in item.kernels:
-        width = math.exp(kernel.half_width) - 1
-        figures = (kernel.candidate.id[:SHORT], f"{kernel.speedup:.2f}×", f"{width:.2f}")
+        ends = interval(0.0, kernel.half_width)
+        width = f"{ends[1] - 1:.2f}" if ends else "no interval"
+        figures = (kernel.candidate.id[:SHORT], f"{kernel.speedup:.2f}×", width)
         standing = "replaced" if item.standing == "overridden" else item.standing
         rows.append((SIGNS[item.standing], item.name, kernel.candidate.label, *figures, standing, item.why or said))
     if item.decision is not None and item.decision.candidate is not None:

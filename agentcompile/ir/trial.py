@@ -16,6 +16,17 @@ CONTENDED = 0.2
 """Share of disturbed rounds above which a measurement is only an estimate."""
 NO_INTERVAL = 1e9
 """Half width of a ratio that has no interval, because too few rounds count: JSON has no infinity."""
+WIDEST = 10.0
+"""Half width, of the logarithm of a ratio, from which an interval says nothing: each end is 22,000 times away."""
+
+
+def interval(log_ratio: float, half_width: float) -> tuple[float, float] | None:
+    """Return the ends of a ratio's interval; None where there is none, or one that says nothing."""
+    import math
+
+    if not (half_width < WIDEST and math.isfinite(log_ratio)):
+        return None
+    return math.exp(log_ratio - half_width), math.exp(log_ratio + half_width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

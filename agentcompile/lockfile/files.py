@@ -94,14 +94,13 @@ def reserve_lock(path: Path) -> None:
     """Check before the search that `write_lock` will succeed; it leaves the folder behind and nothing else.
 
     Raises:
-        AgentCompileError: the lock cannot be written there (environment).
-    """  # noqa: DOC501
+        AgentCompileError: the path is a directory (usage), or the lock cannot be written there (environment).
+    """
     with _explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}."):
-            pass
+        place = _place(path)
+        if not _is_stream(place):
+            with tempfile.NamedTemporaryFile(dir=place.parent, prefix=f".{place.name}."):
+                pass
 
 
 def write_lock(path: Path, lock: Lock) -> str:
@@ -117,12 +116,18 @@ def write_lock(path: Path, lock: Lock) -> str:
 def write_file(path: Path, data: bytes) -> None:
     """Replace `path` atomically; its folder is made when it is missing.
 
+    Where it is a link, the file that it leads to is replaced; a pipe or a device is written to.
+
     Raises:
-        AgentCompileError: the file cannot be written there (environment).
+        AgentCompileError: the path is a directory (usage), or the file cannot be written there (environment).
     """
     with _explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        place = _place(path)
+        if _is_stream(place):
+            with place.open("wb") as stream:
+                stream.write(data)
+            return
+        handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
         fresh = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -130,16 +135,35 @@ def write_file(path: Path, data: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             fresh.chmod(0o644)
-            fresh.replace(path)
+            fresh.replace(place)
         except BaseException:
             fresh.unlink(missing_ok=True)
             raise
+
+
+def _place(path: Path) -> Path:
+    """Return where a file at `path` lies; its folder is made when it is missing.
+
+    Raises:
+        IsADirectoryError: it is one.
+    """
+    place = path.resolve() if path.is_symlink() else path
+    if place.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def _is_stream(path: Path) -> bool:
+    return path.exists() and not path.is_file()
 
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
     try:
         yield
+    except IsADirectoryError as error:
+        raise AgentCompileError(f"{path}: a directory, not a file", hint="name a file in it with --out") from error
     except OSError as error:
         reason = error.strerror or str(error)
         hint = "free some space, or give another place with --out"

@@ -19,7 +19,7 @@ from agentcompile.events import Emit, StepsTimed
 from agentcompile.ir.program import CHUNK, Program
 from agentcompile.ir.region import Regime
 from agentcompile.ir.template import Source
-from agentcompile.ir.trial import NO_INTERVAL, Crashed, Death, Fallback, Kernel, Part, Plan, TimedOut, reason
+from agentcompile.ir.trial import NO_INTERVAL, Crashed, Death, Fallback, Kernel, Part, Plan, TimedOut, interval, reason
 from agentcompile.measure import POLICY, Contrast, Timing, contrast
 from agentcompile.planning.arms import Arm, asked, lowered
 from agentcompile.tuning.partitions import Cut
@@ -219,10 +219,8 @@ def chunk_of(cut: Cut) -> int:
 def _estimate(found: Contrast) -> str:
     """Return a speedup and its interval for people: ``1.21x PyTorch (0.98–1.49)``."""
     text = f"{math.exp(found.log_ratio):.2f}x PyTorch"
-    if found.half_width >= NO_INTERVAL:
-        return f"{text} by the quickest of few rounds"
-    low, high = (math.exp(found.log_ratio + sign * found.half_width) for sign in (-1, 1))
-    return f"{text} ({low:.2f}–{high:.2f})"
+    ends = interval(found.log_ratio, found.half_width)
+    return f"{text} ({ends[0]:.2f}–{ends[1]:.2f})" if ends else f"{text} by the quickest of few rounds"
 
 
 def _cause(timing: Timing | Death) -> str:

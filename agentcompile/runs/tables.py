@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.search_events import SearchProgress
-from agentcompile.ir.trial import CONTENDED, NO_INTERVAL, Choice, Fallback, Kernel, Measured, Measurement, Part, Plan
+from agentcompile.ir.trial import CONTENDED, Choice, Fallback, Kernel, Measured, Measurement, Part, Plan, interval
 from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.rows import changed
 from agentcompile.runs.status import status_of
@@ -84,11 +84,11 @@ def _times_of(plan: Plan) -> str:
         return f"{plan.regime.name}: {len(plan.parts)} regions, not timed"
     unit = f"a chunk of {plan.chunk}" if plan.chunk else "a step"
     step = f"{duration(plan.step_ns)} {unit}, baseline {duration(plan.baseline_ns)}"
-    if plan.half_width >= NO_INTERVAL:
-        about = f"about {math.exp(plan.log_ratio):.2f}× by the quickest rounds"
+    ratio, ends = math.exp(plan.log_ratio), interval(plan.log_ratio, plan.half_width)
+    if ends is None:
+        about = f"about {rough(ratio, 1)}× by the quickest rounds"
         return f"{plan.regime.name}: {step}: {about}, contended: no interval, and when quiet it may be far less"
-    ratio, low, high = (math.exp(plan.log_ratio + sign * plan.half_width) for sign in (0, -1, 1))
-    text = f"{plan.regime.name}: {step}: {ratio:.2f}× ({low:.2f}–{high:.2f})"
+    text = f"{plan.regime.name}: {step}: {ratio:.2f}× ({ends[0]:.2f}–{ends[1]:.2f})"
     busy = f"{plan.disturbed:.0%} of the rounds disturbed, and when quiet it may be far less"
     return f"{text}, contended: {busy}" if plan.contended else text
 
@@ -157,8 +157,15 @@ def _confirmed(state: State, kernel: Kernel) -> Measurement | None:
     return last.get("confirm") or last.get("search")
 
 
+def rough(ratio: float, digits: int) -> str:
+    """Return an estimate of a ratio with as many digits as it deserves: 761 as 800 where it is one."""
+    return f"{float(f'{ratio:.{digits}g}'):,.10g}"
+
+
 def _times(measurement: Measurement) -> tuple[str, str, str]:
-    speedup = f"{'~' if measurement.contended else ''}{measurement.speedup:.2f}×"
+    known = interval(measurement.log_ratio, measurement.half_width) is not None
+    about = f"~{rough(measurement.speedup, 2 if known else 1)}×"
+    speedup = about if measurement.contended or not known else f"{measurement.speedup:.2f}×"
     return duration(measurement.baseline_ns), duration(measurement.median_ns), speedup
 
 

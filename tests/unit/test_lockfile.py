@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.target import Target
 from agentcompile.lockfile.drift import ModelFacts, drift
-from agentcompile.lockfile.files import content_hash, read_lock, render_lock, write_lock
+from agentcompile.lockfile.files import content_hash, read_lock, render_lock, reserve_lock, write_file, write_lock
 from agentcompile.lockfile.schema import (
     Evidence,
     Lock,
@@ -240,3 +241,23 @@ def test_how_prompts_run_is_in_the_hash_and_a_lock_from_before_runs_as_usual(tmp
     assert (read_lock(path).plan[0].chunk, read_lock(path).plan[0].steps_up_to) == (0, 0)
     path.write_text(path.read_text().replace("exact =", "chunk = 0\nsteps-up-to = 0\nexact =", 1))  # once written so
     assert read_lock(path).plan[0].chunk == 0
+
+
+def test_a_link_is_followed_a_pipe_is_written_to_and_a_directory_is_named(tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    write_file(link, b"new")
+    assert (link.is_symlink(), target.read_bytes()) == (True, b"new")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    reserve_lock(pipe)
+    write_file(pipe, b"through")
+    assert os.read(reader, 100) == b"through"
+    os.close(reader)
+    assert pipe.is_fifo()
+    for act in (reserve_lock, lambda path: write_file(path, b"")):
+        with pytest.raises(AgentCompileError, match="a directory, not a file") as caught:
+            act(tmp_path)
+        assert caught.value.exit_code is ExitCode.USAGE
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "target"]

@@ -3,13 +3,14 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
 from runs import FOUND, KERNEL, PLAN, REGION, STARTED, WHOLE, trial
 
 from agentcompile.events import ChoiceMade, PlanAdmitted, SpaceBounded, TrialFinished
 from agentcompile.ir.trial import NO_INTERVAL, Fallback, Part
 from agentcompile.runs import tables
 from agentcompile.runs.progress import fold
-from agentcompile.runs.tables import Table, amount, duration, plan_line, state_json
+from agentcompile.runs.tables import Table, amount, duration, plan_line, rough, state_json
 
 
 def only(table: Table) -> dict[str, str]:
@@ -57,11 +58,20 @@ def test_a_plan_shows_the_sites_it_covers_and_the_confirmed_number() -> None:
 def test_a_plan_is_one_line_with_its_interval() -> None:
     assert plan_line(PLAN) == "decode b1 c1-64: 100 µs a step, baseline 250 µs: 2.46× (2.41–2.51)"
     bare = plan_line(replace(PLAN, half_width=NO_INTERVAL))
-    assert "2.46× by the quickest rounds, contended: no interval, and when quiet it may be far less" in bare
+    assert "about 2× by the quickest rounds, contended: no interval, and when quiet it may be far less" in bare
+    assert plan_line(replace(PLAN, half_width=500.0)) == bare
     disturbed = plan_line(replace(PLAN, comparison="INCONCLUSIVE", disturbed=0.61))
     assert disturbed.endswith(
         "2.46× (2.41–2.51), contended: 61% of the rounds disturbed, and when quiet it may be far less"
     )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "digits", "shown"),
+    [(8022.3, 1, "8,000"), (761.1, 2, "760"), (93.78, 2, "94"), (2.46, 1, "2"), (0.0312, 1, "0.03"), (12, 3, "12")],
+)
+def test_an_estimate_has_no_digits_that_say_nothing(ratio: float, digits: int, shown: str) -> None:
+    assert rough(ratio, digits) == shown
 
 
 def test_a_run_is_one_json_value_without_its_single_trials() -> None:
