@@ -9,7 +9,6 @@ first run there. A lock and a bundle from someone else are code from someone els
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import tempfile
@@ -24,7 +23,7 @@ from agentcompile.ir.codec import CodecError, decode, encode, lean
 from agentcompile.ir.digest import Json, digest
 from agentcompile.lockfile.schema import REVISION, VERSION, Lock
 from agentcompile.lockfile.sound import LARGEST, unsound
-from agentcompile.system.plain_files import read_plain
+from agentcompile.system.plain_files import destination, is_stream, read_plain
 from agentcompile.system.tarball import MAGIC
 
 _FREE = {"params", "layouts", "libraries", "graphs", "settings"}
@@ -98,7 +97,7 @@ def reserve_lock(path: Path) -> None:
     """
     with _explained(path):
         place = _place(path)
-        if not _is_stream(place):
+        if not is_stream(place):
             with tempfile.NamedTemporaryFile(dir=place.parent, prefix=f".{place.name}."):
                 pass
 
@@ -123,7 +122,7 @@ def write_file(path: Path, data: bytes) -> None:
     """
     with _explained(path):
         place = _place(path)
-        if _is_stream(place):
+        if is_stream(place):
             with place.open("wb") as stream:
                 stream.write(data)
             return
@@ -147,15 +146,9 @@ def _place(path: Path) -> Path:
     Raises:
         IsADirectoryError: it is one.
     """
-    place = path.resolve() if path.is_symlink() else path
-    if place.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    place = destination(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
-
-
-def _is_stream(path: Path) -> bool:
-    return path.exists() and not path.is_file()
 
 
 @contextmanager

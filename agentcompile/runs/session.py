@@ -34,6 +34,7 @@ from agentcompile.runs.folders import OPTIONS as OPTIONS
 from agentcompile.runs.folders import named as named
 from agentcompile.runs.folders import new_name as new_name
 from agentcompile.runs.folders import runs_in as runs_in
+from agentcompile.system.plain_files import destination, is_stream
 
 VERSION = 3
 """The format of a run directory; a greater one is refused.
@@ -334,25 +335,31 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is complete and on disk, or not there.
+    """Write a file so that it is complete and on disk, or not there; links are followed, pipes written to.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written, or is a directory.
     """
-    part = path.with_name(path.name + ".part")
+    place = destination(path)
+    if is_stream(place):
+        place.write_bytes(data)
+        return
+    part = place.with_name(place.name + ".part")
     try:
         with part.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
+        part.replace(place)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
 
 
 def environment_error(error: OSError, path: Path) -> AgentCompileError:
-    """Return an operating-system error on `path` as an error with its remedy (exit 6)."""
+    """Return an operating-system error on `path` as an error with its remedy (exit 6; 2 where it is a directory)."""
+    if isinstance(error, IsADirectoryError):
+        return AgentCompileError(f"{path}: a directory, not a file", hint="name a file in it")
     remedies = {
         errno.ENOSPC: "free some space, or move the data with AGENTCOMPILE_HOME; nothing is lost, resume with --resume",
         errno.EDQUOT: "raise the quota, or move the data with AGENTCOMPILE_HOME; nothing is lost, resume with --resume",

@@ -1,10 +1,11 @@
-"""Reading of files that others name: only plain files of a bounded size, and never with a wait.
+"""Files that others name: read where they are plain and of a bounded size, without a wait; and where one is written.
 
 A FIFO that nobody writes to would block its reader, and a device may never end. Only the standard library is used.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -38,6 +39,23 @@ def read_plain(path: Path, most_bytes: int) -> bytes:
         raise NotPlainError(f"{max(found.st_size, len(data))} bytes, and at most {most_bytes} are read")
     finally:
         os.close(descriptor)
+
+
+def destination(path: Path) -> Path:
+    """Return where a file that is written to `path` lies: what a link leads to is replaced, and not the link.
+
+    Raises:
+        IsADirectoryError: that is a directory.
+    """
+    place = path.resolve() if path.is_symlink() else path
+    if place.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    return place
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether a path is a FIFO, a device or a socket: it is written to, and never replaced by a file."""
+    return path.exists() and not path.is_file()
 
 
 def special_in(folder: Path) -> str:

@@ -139,13 +139,18 @@ def test_a_run_that_does_not_fit_says_what_is_large(run: RunDirectory, options: 
     assert not (tmp_path / "x").exists()
 
 
+def test_a_directory_is_no_place_for_a_pack(run: RunDirectory, options: Options, tmp_path: Path) -> None:
+    with pytest.raises(AgentCompileError, match="a directory, not a file") as caught:
+        pack(run, options, tmp_path)
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
 def test_a_place_that_cannot_be_written_is_an_environment_error(
     run: RunDirectory, options: Options, packed: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
     for call in (
         lambda: pack(run, options, tmp_path / "file/x"),
-        lambda: pack(run, options, tmp_path),
         lambda: unpack(read(packed), tmp_path / "file/run", options),
     ):
         with pytest.raises(AgentCompileError) as caught:

@@ -227,3 +227,19 @@ def test_records_carry_the_time_of_their_event(run: RunDirectory) -> None:
         journal.append(STARTED)
     ((record, _),) = run.records()
     assert abs(record.at_ms / 1000 - time.time()) < 60
+
+
+def test_a_written_file_follows_links_and_replaces_no_pipe_or_directory(tmp_path: Path) -> None:
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(target)
+    session.write_atomically(link, b"new")
+    assert (link.is_symlink(), target.read_bytes()) == (True, b"new")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    session.write_atomically(pipe, b"through")
+    assert os.read(reader, 100) == b"through"
+    os.close(reader)
+    assert pipe.is_fifo()
+    with pytest.raises(IsADirectoryError) as caught:
+        session.write_atomically(tmp_path, b"")
+    assert session.environment_error(caught.value, tmp_path).exit_code is ExitCode.USAGE
