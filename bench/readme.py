@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from agentcompile.measure.policy import POLICY
 
 from .figures.record import Figure
 from .harness.means import with_totals
-from .harness.result import Case, SuiteResult, read_result
+from .harness.result import Case, Interval, SuiteResult, read_result
 from .harness.trial import LLAMA, OURS
 from .refine.markdown import rows as study_rows
 from .refine.recipe import read as read_study
@@ -23,6 +26,24 @@ from .suite.verdicts import compare_runs
 
 _ROOT = Path(__file__).resolve().parents[1]
 RESULTS = _ROOT / "bench" / "results"
+_WIDTH = 120
+_IN_PYTORCH = (
+    "Prompts ran in PyTorch when this was measured; on a CPU they run on kernels since (tables of first tokens)."
+)
+_WITHOUT_BF16 = f"{_IN_PYTORCH} This processor has no instructions for bf16."
+NOTES: Mapping[str, str] = {
+    "cpu-figures-sample.json": _WITHOUT_BF16,
+    "cpu-figures-qwen3-0.6b.json": _WITHOUT_BF16,
+    "cpu-figures-qwen3-0.6b-4-cores.json": _IN_PYTORCH,
+    "cpu-ladder-sample.json": _IN_PYTORCH,
+}
+"""What a reader must know of a result, by its file: what has changed since it was measured."""
+BEFORE = "-before-"
+"""In the names of studies that a mended fault spoiled, which the pages leave out."""
+_LISTED = 4
+"""The most tasks whose names fit a heading."""
+_SMALL, _LARGE = "sample", "qwen3-0.6b"
+"""The models of a CPU whose weights stay in the cache, and do not."""
 _TELLING = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
 REPEATS = "repeat"
 """The folder of second runs, whose files have the same names."""
@@ -66,8 +87,10 @@ def headline(results: Path) -> Iterator[str]:
 
     The first has each workload of the suites, greedy, beside eager and the best compiled peer. Of two arms that PyTorch
     compiles with max-autotune the faster one counts. An arm without a ratio in a case (it failed, or was not installed)
-    is a dash there.
+    is a dash there. Of a ratio whose interval is wide, no size is shown as a result.
     """
+    yield from _scale(results)
+    yield ""
     heads = ("model, machine", "workload (tokens in, out)", "max-autotune", "llama.cpp")
     ours = ("**agentcompile**, 95 %", "per token", "× roofline")
     yield f"| {' | '.join((*heads, *ours))} |"
@@ -78,8 +101,9 @@ def headline(results: Path) -> Iterator[str]:
             yield f"| {' | '.join(_row(result, case))} |"
 
     yield ""
-    yield "First tokens, by length of the prompt. PyTorch's is its fastest arm in that run, compiled or not. The"
-    yield "roofline is the longer of two times: all operations at the measured matrix rate, and all weights read once."
+    yield "First tokens, by length of the prompt; bold: ours is the earliest. PyTorch's is its fastest arm in that run,"
+    yield "compiled or not. The roofline is the longer of two times: all operations at the measured matrix rate, and"
+    yield "all weights read once."
     yield ""
     yield "| model, machine | tokens | PyTorch | llama.cpp | **agentcompile** | × roofline |"
     yield "|---|--:|--:|--:|--:|--:|"
@@ -88,14 +112,34 @@ def headline(results: Path) -> Iterator[str]:
             yield f"| {' | '.join(_first(run, prompt, arms))} |"
 
 
+def _scale(results: Path) -> Iterator[str]:
+    """Yield how small the smallest model is, and how fast one that no cache holds decodes on CPUs."""
+    parameters, told = dict[str, int](), list[str]()
+    for run in sorted(_read(results, "cpu-figures*.json"), key=lambda run: str(run["made"]), reverse=True):
+        parameters |= {name: part["parameters"] for name, part in run["models"].items()}
+        found = {one["name"]: one for one in run["figures"] if one["model"] == _LARGE and one["value"] is not None}
+        eager, llama = (found.get(f"decode vs {arm}") for arm in ("hf-eager", LLAMA))
+        if eager and llama:
+            times = [f"{one['value']:.3g} times ({one['low']:.3g}–{one['high']:.3g})" for one in (eager, llama)]
+            machine = f"{_short(run['machine'])}, {run['machine']['threads']} threads"
+            told.append(f"{times[0]} as fast as eager and {times[1]} as fast as llama.cpp ({machine})")
+    small, large = (parameters[name] / 1e6 for name in (_SMALL, _LARGE))
+    text = (
+        f"`{_SMALL}` is a model of {small:.1f} M parameters whose weights stay in the cache. On a CPU, {_LARGE}, whose "
+    )
+    text += f"{large:.0f} M parameters do not, decodes {', and '.join(told)}."
+    yield from textwrap.wrap(text, _WIDTH)
+
+
 def _first(run: Mapping[str, Any], prompt: str, arms: Mapping[str, Any]) -> Iterator[str]:
     times = {name: float(row["median_ms"]) for name, row in arms.items()}
-    yield f"{run['model']}, {_machine(run['machine']).partition(',')[0].replace('(R)', '')}"
+    yield f"{run['model']}, {_short(run['machine'])}"
     yield prompt
     peers = [ms for name, ms in times.items() if name not in (OURS, LLAMA)]
     yield f"{number(min(peers), 3)} ms" if peers else "-"
     yield f"{number(times[LLAMA], 3)} ms" if LLAMA in times else "-"
-    yield f"**{number(times[OURS], 3)} ms**" if OURS in times else "-"
+    bold = "**" if OURS in times and times[OURS] == min(times.values()) else ""
+    yield f"{bold}{number(times[OURS], 3)} ms{bold}" if OURS in times else "-"
     yield _over_floor(run, prompt, times[OURS]) if OURS in times else "-"
 
 
@@ -105,26 +149,32 @@ def _over_floor(run: Mapping[str, Any], prompt: str, ms: float) -> str:
 
 
 def _row(result: SuiteResult, case: Case) -> Iterator[str]:
-    yield f"{case.model}, {device(result).partition(',')[0].replace('(R)', '')}"
+    yield f"{case.model}, {_short(asdict(result.machine))}"
     yield f"{case.workload} ({case.prompt_tokens}, {case.new_tokens})"
     for kind in ("max-autotune", "llama.cpp"):
-        found = [arm.total_speedup.value for arm in case.arms if arm.name.endswith(kind) and arm.total_speedup]
-        yield f"{max(found):.3g}×" if found else "-"
+        found = [arm.total_speedup for arm in case.arms if arm.name.endswith(kind) and arm.total_speedup]
+        yield ratio(max(found, key=lambda one: one.value)) if found else "-"
     arm = case.arm(OURS)
     if arm is None or arm.total_speedup is None or arm.speedup is None:
         yield from ("-", "-", "-")
         return
-    total = arm.total_speedup
-    yield f"**{total.value:.3g}×** ({total.low:.3g}–{total.high:.3g})"
-    yield f"{arm.speedup.value:.3g}×"
+    yield ratio(arm.total_speedup, bold="**", ends=True)
+    yield ratio(arm.speedup)
     yield "-" if arm.times_floor is None else f"{arm.times_floor:.2f}"
+
+
+def ratio(found: Interval, *, bold: str = "", ends: bool = False) -> str:
+    """Return the text of a ratio: one with a wide interval is never bold and says that its size is inconclusive."""
+    bold = "" if found.wide else bold
+    text = f"{bold}{found.value:.3g}×{bold}" + (f" ({found.low:.3g}–{found.high:.3g})" if ends else "")
+    return f"{text}, inconclusive" if found.wide else text
 
 
 def details(results: Path) -> Iterator[str]:
     """Yield the tables of docs/benchmarks.md.
 
-    First come `*-figures*.json`, oldest first, then further measurements on a GPU (`*-steps*.json`, `*-firsts*.json`,
-    `*-long*.json`), studies of agents (`refine/tasks*.json`), then suites and ladders.
+    Each has a heading. First come `*-figures*.json`, oldest first, then further measurements (`*-steps*.json`,
+    `*-firsts*.json`, `*-long*.json`), studies of agents (`refine/tasks*.json`), then suites and ladders.
     """
     for run in sorted(_read(results, "*-figures*.json"), key=lambda run: str(run["made"])):
         yield from _run(run)
@@ -132,7 +182,8 @@ def details(results: Path) -> Iterator[str]:
         for run in _read(results, pattern):
             yield from told(run)
     for path in sorted((results / "refine").glob("tasks*.json")):
-        yield from _refined(path)
+        if BEFORE not in path.name:
+            yield from _refined(path)
     for pattern in _SUITES:
         for path in _suites(results, pattern):
             yield from _suite(path)
@@ -150,13 +201,25 @@ def _suites(results: Path, pattern: str) -> list[Path]:
 
 
 def _read(results: Path, pattern: str) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob(pattern))]
+    found = sorted(results.glob(pattern))
+    return [{**json.loads(path.read_text(encoding="utf-8")), "file": path.name} for path in found]
+
+
+def _heading(models: Iterable[str], machine: Mapping[str, Any], what: str, file: str) -> Iterator[str]:
+    threads = f", {machine['threads']} threads" if machine["kind"] == "cpu" else ""
+    yield f"### {', '.join(models)} on {_short(machine)}{threads}: {what}"
+    yield ""
+    if file in NOTES:
+        yield f"**{NOTES[file]}**"
+        yield ""
 
 
 def _steps(run: Mapping[str, Any]) -> Iterator[str]:
+    what = "decode steps of several sequences" if run["by_batch"] else "the decode step"
+    yield from _heading([run["model"]], run["machine"], what, run["file"])
     yield f"`{run['command']}` on {_machine(run['machine'])}; {run['read_bytes_per_s'] / 1e9:.0f} GB/s read;"
-    yield f"{run['machine']['toolchain']}; {_revision(run)}. Times reading: over what the bytes of"
-    yield "weights and cache take at the read rate of the same process."
+    yield f"{run['machine']['toolchain']}; {_revision(run)}. × roofline: over what reading the"
+    yield "bytes of weights and cache takes at the read rate of the same process."
     for title, rows in (
         ("tokens in the cache", run["by_position"]),
         ("sequences", run["by_batch"]),
@@ -165,29 +228,34 @@ def _steps(run: Mapping[str, Any]) -> Iterator[str]:
     ):
         if rows:
             yield ""
-            yield f"| {run['model']}: {title} | µs | GB/s | times reading |"
+            yield f"| {run['model']}: {title} | µs | GB/s | × roofline |"
             yield "|---|--:|--:|--:|"
             for row in rows:
                 # A region that reads next to nothing has no rate worth a number.
                 told = row["bytes"] > 1 << 20
-                rate = f"{row['bytes'] / row['ns']:.0f}" if told else "-"
+                rate = f"{row['bytes'] / row['ns']:,.0f}" if told else "-"
                 times = f"{row['times_floor']:.2f}" if told else "-"
-                yield f"| {row['name']} | {row['ns'] / 1e3:.4g} | {rate} | {times} |"
+                yield f"| {row['name']} | {number(row['ns'] / 1e3)} | {rate} | {times} |"
     yield ""
 
 
 def _refined(path: Path) -> Iterator[str]:
     study, run = read_study(path), json.loads(path.read_text(encoding="utf-8"))
+    names = [task.name for task in study.tasks]
+    shown = names if len(names) <= _LISTED else [f"{len(names)} tasks"]
+    yield from _heading(shown, run["machine"], f"kernels by {' and '.join(study.arms)}", path.name)
     yield f"`{run['command']}` on {_machine(run['machine'])}; {_revision(run)}."
     yield f"Kernels that agents wrote for tasks, at most {study.attempts} attempts a session; answers by"
     yield f"{', '.join(study.models)}. The speed-up of each session's best kernel over PyTorch's"
-    yield "fastest form, with its 95 % interval, and how many of its attempts were right."
+    yield "fastest form in the same run, with its 95 % interval, and how many of its attempts were right. Ratios of two"
+    yield "files do not compare arms: each is beside PyTorch in its own run."
     yield ""
     yield from study_rows(study)
     yield ""
 
 
 def _firsts(run: Mapping[str, Any]) -> Iterator[str]:
+    yield from _heading([run["model"]], run["machine"], "first tokens", run["file"])
     yield f"`{run['command']}` on {_machine(run['machine'])}; {_revision(run)}."
     yield ""
     yield f"| {run['model']}: tokens of the prompt | arm | first token, ms | × roofline | times ours, 95 % interval |"
@@ -202,6 +270,7 @@ def _firsts(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _long(run: Mapping[str, Any]) -> Iterator[str]:
+    yield from _heading([run["model"]], run["machine"], "logits far into the cache", run["file"])
     yield f"`{run['command']}` on {_machine(run['machine'])}; {_revision(run)}. Beside the model in fp32, the whole"
     yield "vocabulary: the error relative to the logits' norm, the divergence in nats."
     yield ""
@@ -215,10 +284,13 @@ def _long(run: Mapping[str, Any]) -> Iterator[str]:
 
 def _suite(path: Path) -> Iterator[str]:
     result, plot = with_totals(read_result(path)), path.with_suffix(".svg")
+    what = "rungs of the ladder" if "-ladder" in path.stem else "whole requests"
+    models = dict.fromkeys(case.model for case in result.cases)
+    yield from _heading(models, asdict(result.machine), what, path.name)
     yield f"`{result.command}` on {device(result)}; {result.machine.toolchain}; {result.made[:10]},"
     yield f"revision {result.sources(digits=12)}. Speed-ups: of the time of a whole request, and of the time per token,"
-    yield f"beside the case's baseline, paired by round, with a 95 % interval {_knows(result)}; × floor: over"
-    yield f"reading weights and cache at the read rate measured there{_hosts(result)}."
+    yield f"beside the case's baseline, paired by round, with a 95 % interval {_knows(result)}; × roofline:"
+    yield f"over reading weights and cache at the read rate measured there{_hosts(result)}."
     yield ""
     yield from brief(result)
     if plot.exists():
@@ -231,8 +303,8 @@ def _suite(path: Path) -> Iterator[str]:
 
 def _knows(result: SuiteResult) -> str:
     if (luck := result.luck.get("token")) is not None:
-        than = f"{luck:.2g} times what rounds say" if luck > 1 else "no more than rounds say"
-        return f"(its variance, as processes differ: {than})"
+        than = f"{luck:.2g} times" if luck > 1 else "no more than"
+        return f"(its variance is {than} that of rounds alone, as processes differ)"
     count = len({timed.process for case in result.cases for timed in case.rounds})
     of = "one process of each arm" if count == 1 else f"{count} processes of each arm"
     return f"over the rounds of {of} (how processes differ is not in it)"
@@ -260,16 +332,24 @@ def _machine(machine: Mapping[str, Any]) -> str:
     return ", ".join([machine["device"], f"{machine['threads']} {kind}", *wide])
 
 
+def _short(machine: Mapping[str, Any]) -> str:
+    """Return the machine's name as tables have it, with what makes its matrix rate another."""
+    name = re.sub(r"\(R\)| Processor| @.*", "", machine["device"])
+    return f"{name} (AMX)" if "amx_bf16" in machine["isa"] else name
+
+
 def _run(run: Mapping[str, Any]) -> Iterator[str]:
+    yield from _heading(run["models"], run["machine"], "rates and targets", run["file"])
     yield from _conditions(run)
     yield ""
     noted = any(found["note"] for part in run["models"].values() for found in part["arms"].values())
-    yield f"| model | arm | tokens/s | first token, ms |{' note |' if noted else ''}"
-    yield f"|---|---|--:|--:|{'---|' if noted else ''}"
+    yield f"| model | arm | tokens/s | tokens of the prompt | first token, ms |{' note |' if noted else ''}"
+    yield f"|---|---|--:|--:|--:|{'---|' if noted else ''}"
     for model, part in run["models"].items():
         for arm, found in part["arms"].items():
             rate, first = found["tokens_per_s"], found["first_token_s"]
-            cells = ["-", "-"] if rate is None else [f"{rate:.4g}", f"{first * 1e3:.3g}"]
+            prompt = str(part["prompt_tokens"])
+            cells = ["-", prompt, "-"] if rate is None else [number(rate), prompt, number(first * 1e3, 3)]
             cells += [found["note"].replace("|", "\\|")] if noted else []
             yield f"| {' | '.join([model, arm, *cells])} |"
     yield ""

@@ -88,5 +88,5 @@ def _table(title: str, rows: Sequence[TimedStep], read: float) -> list[str]:
         (name, f"{ns / 1e3:.2f}", f"{size / 1e6:.1f}", f"{size / max(ns, 1):.0f}", f"{ns / (1e9 * size / read):.3f}")
         for name, ns, size in rows
     ]
-    heads = (title, "µs", "MB", "GB/s", "× of reading")
+    heads = (title, "µs", "MB", "GB/s", "× roofline")
     return columns(Table(heads=heads, rows=cells, right=(1, 2, 3, 4)))

@@ -131,7 +131,11 @@ def arm_table(rows: Sequence[tuple[str, str, float | None, float | None, str]]) 
 
 
 def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2e}" if 0 < abs(value) < 1e-2 else f"{value:.3g}"
+    if value is None:
+        return ""
+    if 0 < abs(value) < 1e-2:
+        return f"{value:.2e}"
+    return f"{value:.3g}" if abs(value) < 1e3 else f"{value:,.0f}"
 
 
 class Part(NamedTuple):

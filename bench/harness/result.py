@@ -43,6 +43,11 @@ class Interval:
     high: float
     rounds: int
 
+    @property
+    def wide(self) -> bool:
+        """Whether the ends are more than a factor of two apart, so that the size of the ratio is inconclusive."""
+        return self.high > 2 * self.low
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmResult:

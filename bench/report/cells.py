@@ -15,12 +15,15 @@ def plain(text: str) -> str:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Return `value` with `digits` significant digits and no exponent; a dash for None and for what is not finite."""
+    """Return `value` with `digits` significant digits, commas between thousands and no exponent.
+
+    None and what is not finite give a dash.
+    """
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == 0:
         return "0"
-    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
+    return f"{value:,.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"
 
 
 def short(text: str, letters: int) -> str:

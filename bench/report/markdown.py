@@ -24,7 +24,7 @@ _BRIEF = (
     "arm",
     "tokens/s",
     "first token, median ms",
-    "× floor",
+    "× roofline",
     "request's speed-up (95 %)",
     "token's speed-up (95 %)",
     "note",
@@ -34,14 +34,12 @@ _ARMS = (
     "Speed-ups: of the time of a whole request, from its prompt to its last token, and of the time per output token, "
     "beside the case's baseline, paired by round, with a 95 % interval (widened "
     "by how much processes differ, where the run has enough of them to tell); above 1 is faster. Tokens/s, whole: all "
-    "new tokens over the whole generation, its prompt included, as gpt-fast counts. × floor: the median over what "
+    "new tokens over the whole generation, its prompt included, as gpt-fast counts. × roofline: the median over what "
     "reading the weights, and the keys and values at the mean context of the generation, takes at the read rate of the "
     "same process. Load: the median of the processes that loaded alone."
 )
-_CASES = "Floor: the weights and the cache's keys and values at the mean context, over the read rate of the process."
-_REGIONS = (
-    "By each region's own trial; share: of the sum of all regions over their sites; × floor: over its own roofline."
-)
+_CASES = "Roofline: the weights and the cache's keys and values at the mean context, over the read rate of the process."
+_REGIONS = "By each region's own trial; share: of the sum of all regions over their sites; × roofline: over its own."
 _RUNGS = (
     "Each rung is the one above it and one thing more; every rung runs in processes of its own, in rounds beside the "
     "others. Over the rung before: paired by round, with a 95 % interval. Compile: later locks take what earlier ones "
@@ -193,8 +191,8 @@ def arms_table(cases: Sequence[Case], columns: Sequence[str] = ()) -> Table:
 def cases_table(cases: Sequence[Case]) -> Table:
     """Return the table of cases: the request, the bytes that a token must read at least, and the kept rounds."""
     heads = (
-        "workload", "prompt", "new tokens", "baseline", "weights", "KV at the mean context", "read GB/s", "floor, ms",
-        "rounds kept", "dropped", "samples",
+        "workload", "prompt", "new tokens", "baseline", "weights", "KV at the mean context", "read GB/s",
+        "roofline, ms", "rounds kept", "dropped", "samples",
     )  # fmt: skip
     rows = []
     for case in cases:
@@ -207,7 +205,7 @@ def cases_table(cases: Sequence[Case]) -> Table:
 
 def regions_table(compiled: Compiled) -> Table:
     """Return the table of regions with their share of the decode step, largest first."""
-    heads = ("region", "kind", "sites", "share of the step", "µs a site", "× floor", "choice")
+    heads = ("region", "kind", "sites", "share of the step", "µs a site", "× roofline", "choice")
     rows = []
     for region, share in shares(compiled):
         times = number(region.ns / region.floor_ns, 3) if region.floor_ns else NOTHING
@@ -379,7 +377,8 @@ def _beside(case: Case, arm: ArmResult, found: Interval | None) -> str:
 
 
 def _interval(found: Interval | None) -> str:
-    return f"{number(found.value, 3)}× ({number(found.low, 3)}–{number(found.high, 3)})" if found else NOTHING
+    told = ", inconclusive" if found and found.wide else ""
+    return f"{number(found.value, 3)}× ({number(found.low, 3)}–{number(found.high, 3)}){told}" if found else NOTHING
 
 
 _COLUMNS: Mapping[str, Callable[[Case, ArmResult], str]] = {
@@ -389,7 +388,7 @@ _COLUMNS: Mapping[str, Callable[[Case, ArmResult], str]] = {
     "token, p95 ms": lambda _, arm: _p95(arm.token_s),
     "first token, median ms": lambda _, arm: _median(arm.first_s),
     "first token, p95 ms": lambda _, arm: _p95(arm.first_s),
-    "× floor": lambda _, arm: number(arm.times_floor, 3),
+    "× roofline": lambda _, arm: number(arm.times_floor, 3),
     "request's speed-up (95 %)": lambda case, arm: _beside(case, arm, arm.total_speedup),
     "token's speed-up (95 %)": lambda case, arm: _beside(case, arm, arm.speedup),
     "first token's speed-up": lambda case, arm: _beside(case, arm, arm.first_speedup),

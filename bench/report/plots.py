@@ -102,7 +102,7 @@ def _of_model(result: SuiteResult, model: str) -> Iterator[tuple[str, str, str, 
             about = f"{model}, {case.workload}, on {device(result)}"
             yield model, f"ladder-{model}-{case.workload}", title, _climb(title, about, case)
     if (compiled := result.compiled.get(model)) is not None and compiled.regions:
-        title = "Time over the roofline floor, by region of the decode step"
+        title = "Time over the roofline, by region of the decode step"
         yield model, f"regions-{model}", title, _regions(title, under, compiled)
     loads = {name: waits_of(cases, name, result.compiled.get(model)) for name in arm_names(cases)}
     if any(load or build for load, build in loads.values()):
@@ -245,14 +245,14 @@ def _regions(title: str, under: str, compiled: Compiled) -> Figure:
         theirs = region.choice.lower().startswith("pytorch")
         end = ratio if math.isfinite(ratio) else first
         axes.barh(at, end - first, 0.72, first, color=PYTORCH if theirs else ACCENT)
-        label(axes, f"{number(ratio, 3)}×" if math.isfinite(ratio) else "no floor", (end, at), (3, 0))
+        label(axes, f"{number(ratio, 3)}×" if math.isfinite(ratio) else "no roofline", (end, at), (3, 0))
         at_right(axes, at, f"{share:.1%}")
     at_right(axes, -0.85, "of the step", colour=MUTED)
     axes.axvline(1, color=INK, linewidth=1, zorder=3)
     name_rows(axes, [f"{short(region.name, 30)} × {region.sites}" for region, _ in found])
     ticks(axes, ends, log=bool(first))
     axes.set_xlim(min(ends) / 1.1 if first else 0, max(ends) ** (1.08 if first else 1) * 1.1)
-    axes.set_xlabel("× the time of the floor, 1 is the roofline" + (", log scale" if first else ""))
+    axes.set_xlabel("× the roofline's time" + (", log scale" if first else ""))
     axes.grid(axis="x")
     return figure
 

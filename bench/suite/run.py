@@ -267,7 +267,7 @@ def _table(cases: Sequence[Case]) -> list[str]:
         "arm",
         "tokens/s",
         "first token, ms",
-        "× floor",
+        "× roofline",
         "request, × baseline",
         "token, × baseline",
         "note",

@@ -5,8 +5,8 @@
 #     tests/newcomer/newcomer.sh [PYTHON]
 #
 # PYTHON makes the environment (python3). NEWCOMER_TORCH=DIR takes PyTorch from a site-packages folder by a .pth file
-# instead of installing it. NEWCOMER_SECONDS bounds each search (20), and NEWCOMER_CHOOSE=first leaves timing out, for a
-# machine that has much else to do. What fails ends the script with its exit code.
+# instead of installing it. NEWCOMER_SECONDS (20) bounds each search whose command does not, and NEWCOMER_CHOOSE=first
+# leaves timing out, for a machine that has much else to do. What fails ends the script with its exit code.
 set -euo pipefail
 python="${1:-python3}" root="$(cd "$(dirname "$0")/../.." && pwd -P)"
 work="$(mktemp -d)"
@@ -48,7 +48,6 @@ agentcompile generate sample.lock.toml --prompt 'def main():' --max-new-tokens 3
 
 say "the README's commands, in a checkout"
 cd "$work/checkout"
-printf 'def main():\nimport os\n' > prompts.txt
 "$work/env/bin/python" "$root/tests/newcomer/commands.py" "$root/README.md" "Five minutes" > "$work/readme.sh"
 cat "$work/readme.sh"
 bash -euxo pipefail "$work/readme.sh"

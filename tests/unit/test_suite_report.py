@@ -168,7 +168,7 @@ def test_the_numbers_of_the_table_are_the_results() -> None:
     assert float(shown["first token, median ms"]) == pytest.approx(arm.first_s.median * 1e3, rel=1e-3)
     assert shown["request's speed-up (95 %)"] == "2.00× (1.60–2.40)"
     assert shown["token's speed-up (95 %)"] == "4.00× (3.80–4.20)"
-    assert shown["× floor"] == "1.23"
+    assert shown["× roofline"] == "1.23"
     assert shown["peak memory"] == "2.35 GB"
     assert (shown["load, s"], shown["compile, s"]) == ("2.00", "61.2")
 
@@ -182,7 +182,7 @@ def test_the_floor_says_which_bytes_it_counted() -> None:
     heads = cells(text, "| workload | prompt")
     row = dict(zip(heads, cells(text, "| chat, greedy | 128"), strict=True))
     assert (row["weights"], row["KV at the mean context"], row["read GB/s"]) == ("80 MB", "1.5 MB", "20.00")
-    assert float(row["floor, ms"]) == pytest.approx(4.075, rel=1e-3)
+    assert float(row["roofline, ms"]) == pytest.approx(4.075, rel=1e-3)
     assert (row["rounds kept"], row["dropped"]) == ("9", "1")
 
 
@@ -243,9 +243,9 @@ def test_regions_come_largest_share_first() -> None:
     assert rows[0][3:] == ("75.0%", "1.500", "1.25", "gemv/split VEC=8")
 
 
-def test_numbers_have_no_exponent() -> None:
+def test_numbers_have_no_exponent_and_commas_between_thousands() -> None:
     assert [number(value) for value in (1.23456e6, 12.3456, 0.00012345, 0.0, None)] == [
-        "1234560", "12.35", "0.0001234", "0", "-",
+        "1,234,560", "12.35", "0.0001234", "0", "-",
     ]  # fmt: skip
 
 
