@@ -43,6 +43,8 @@ def compile(
     except AgentCompileError as error:
         if made and _nothing_done(run.state(), error):
             run.discard()
+        else:
+            error.facts = {"run": str(run.path), **error.facts}
         raise
 
 
@@ -114,10 +116,11 @@ def _compiled(
             raise
         state = run.state()
         to_decide(state, screen)
-        screen.json({**tables.state_json(state), "run": str(run.path)})
-        if open_items(state):
-            raise undecided(state, run.path) from error
-        raise AgentCompileError(error.message, exit_code=error.exit_code, hint=goes_on(run.path)) from error
+        waits: AgentCompileError = undecided(state, run.path)
+        if not open_items(state):
+            waits = AgentCompileError(error.message, exit_code=error.exit_code, hint=goes_on(run.path))
+        waits.facts = {**tables.state_json(state), "run": str(run.path)}
+        raise waits from error
 
 
 def _secrets(options: Options) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ Run = Annotated[
     ),
 ]
 RunDir = Annotated[str | None, typer.Option("--run-dir", metavar="DIR", help="Run directory.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value to stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value to stdout, on an error too.")]
 Events = Annotated[str, typer.Option("--events", metavar="jsonl", help="Print each event as a line of JSON to stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors to stderr.")]
 
@@ -131,7 +131,7 @@ def verb(function: Callable[P, int]) -> Callable[P, None]:
                 sound(f"--{name.replace('_', '-')}", value)
             return function(*args, **kwargs)
 
-        raise typer.Exit(guarded(checked))
+        raise typer.Exit(guarded(checked, json=kwargs.get("json") is True))
 
     return run
 

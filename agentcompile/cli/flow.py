@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentcompile.advice.configure import Inquiry
 from agentcompile.advice.prompt import Prompt
@@ -16,6 +17,9 @@ from agentcompile.ir.attempt import Contract, Judge, WrittenLanguage
 from agentcompile.ir.target import Target
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
+
+if TYPE_CHECKING:
+    from agentcompile.replay.load import Replayed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +95,13 @@ class Flow:
 
         return previews.advise_model(options, emit, asked)
 
-    def replay(self, lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> None:
-        """Rebuild and validate a lock; emits drift, and refuses with exit 3."""
-        from agentcompile.replay.load import replay_lock
-        from agentcompile.replay.open import open_lock
+    def replay(self, lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> Replayed:
+        """Rebuild and validate a lock, or with `check` only compare it; emits drift, and refuses with exit 3."""
+        from agentcompile.replay.load import check_lock, rebuilt
 
-        (open_lock if check else replay_lock)(lock, options, emit, locked=locked)
+        if check:
+            return check_lock(lock, options, emit, locked=locked)
+        return rebuilt(lock, options, emit, locked=locked)[1]
 
     def bundle(self, lock: Path, options: Options, out: Path) -> tuple[int, int]:
         """Write the bundle of a lock to the file `out`; returns its number of kernels and its bytes."""

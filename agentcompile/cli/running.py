@@ -12,25 +12,37 @@ from agentcompile.cli.flow import REAL, Flow, InputPrompt, Piece, Request
 from agentcompile.cli.render import Reporter, Screen
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, Event, StageStarted, Warned
+from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.lockfile.bundle import beside
 from agentcompile.measure.clock import Others
 from agentcompile.measure.policy import POLICY
 from agentcompile.options import resolve
-from agentcompile.runs.tables import Table, amount, state_json
+from agentcompile.runs.tables import Table, amount
 
 
 def replay(
     flags: Mapping[str, object], lock: Path, *, locked: bool, check: bool, screen: Screen, flow: Flow = REAL
 ) -> int:
-    """Rebuild and validate a lock here, or with `check` only compare it; no adviser, no network."""
+    """Rebuild and validate a lock here, or with `check` only compare it; no adviser, no network.
+
+    Raises:
+        AgentCompileError: the lock does not hold here; programs are told what drifted.
+    """
     options = resolve(flags).options
     begin = time.monotonic()
     with Reporter(screen) as reporter:
-        flow.replay(lock, options, reporter, locked, check)
+        try:
+            made = flow.replay(lock, options, reporter, locked, check)
+        except AgentCompileError as error:
+            error.facts = {"lock": str(lock), "drift": encode(reporter.state.drift)}
+            raise
+    state, seconds = reporter.state, time.monotonic() - begin
     done = "holds here" if check else "is ready"
-    screen.text(f"{lock} {done} ({time.monotonic() - begin:.1f} s, {len(reporter.state.drift)} drifted fields)")
-    screen.json({**state_json(reporter.state), "path": str(lock)})
+    screen.text(f"{lock} {done} ({seconds:.1f} s, {len(state.drift)} drifted fields)")
+    told: dict[str, Json] = {"lock": str(lock), "model": made.model, "drift": encode(state.drift)}
+    counts: dict[str, Json] = {"kernels": made.kernels, "validated": made.validated, "seconds": round(seconds, 3)}
+    screen.json({**told, "warnings": encode(state.warnings), **counts, "ok": True})
     return 0
 
 

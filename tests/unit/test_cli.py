@@ -25,6 +25,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import DriftFound, Emit, RunFailed, StageStarted
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
+from agentcompile.replay.load import Replayed
 from agentcompile.runs import session
 from agentcompile.runs.progress import fold
 
@@ -209,9 +210,13 @@ def test_inspect_shows_regions_and_makes_no_run(home: Path) -> None:
     assert session.runs_in(home / "runs") == ()
 
 
+DRIFTED = DriftFound(field="target.device", locked="a", here="b", grade="remeasure", remedy="compile again")
+
+
 def test_replay_counts_what_drifted() -> None:
-    def replays(lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> None:
-        emit(DriftFound(field="target.device", locked="a", here="b", grade="remeasure", remedy="compile again"))
+    def replays(lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> Replayed:
+        emit(DRIFTED)
+        return Replayed(model="m", kernels=2)
 
     screen, out, err = paper()
     assert (
