@@ -82,6 +82,16 @@ class Speed:
         return self.rest / self.rest_s if self.rest and self.rest_s > 0 else 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """What a generation made, and how fast; `finish` says why it ended, where that is known."""
+
+    text: str
+    ids: tuple[int, ...]
+    finish: str | None
+    speed: Speed
+
+
 def generate(
     flags: Mapping[str, object],
     lock: Path,
@@ -94,7 +104,8 @@ def generate(
 ) -> int:
     """Stream text from a lock, a prompt after another; with `beside_eager`, time PyTorch eager on each after it.
 
-    JSON is one object for one prompt, and a list of them for several.
+    Without a tokenizer the ids are shown in place of the text. JSON is one object for one prompt, and a list of them
+    for several.
 
     Raises:
         AgentCompileError: the lock cannot be run, or a prompt does not fit it (usage).
@@ -102,20 +113,24 @@ def generate(
     options = resolve(flags).options
     run = flow.generate(lock, options, _warnings(screen))
     results = list[Json]()
-    for prompt in prompts:
+    for prompt, stream in [(prompt, run(prompt, request)) for prompt in prompts]:  # all are checked before one is shown
         others = Others()
         screen.text("" if prompt.chat else prompt.text, end="")
-        text, speed = _stream(run(prompt, request), screen)
+        made = _streamed(stream.pieces, screen, has_text=stream.has_text)
+        speed = made.speed
         screen.text("")
         screen.say(f"agentcompile  {_speed(speed)}")
         result: dict[str, Json] = {
-            "text": text,
+            "text": made.text,
+            "ids": list(made.ids),
             "tokens": speed.tokens,
+            "prompt_tokens": stream.prompt_tokens,
+            "finish": made.finish,
             "first_s": speed.first_s,
             "tokens_per_s": speed.tokens_per_s,
         }
         if beside_eager:
-            _, eager = _stream(flow.eager(lock, options, prompt, request), None)
+            eager = _streamed(flow.eager(lock, options, prompt, request), None).speed
             ratio = speed.tokens_per_s / eager.tokens_per_s if eager.tokens_per_s else 0.0
             share = others.share()
             screen.say(f"PyTorch eager {_speed(eager)}; {compared(ratio, share)}")
@@ -158,21 +173,26 @@ def prompts_of(texts: Sequence[str], ids: Sequence[str], *, chat: bool) -> tuple
     return tuple(found)
 
 
-def _stream(pieces: Iterator[Piece], screen: Screen | None) -> tuple[str, Speed]:
+def _streamed(pieces: Iterator[Piece], screen: Screen | None, *, has_text: bool = True) -> Generated:
+    """Take all pieces and show each on the screen, where there is one: its text, or its ids where there is no text."""
     begin = time.perf_counter()
     first = last = begin
-    tokens, rest, text = 0, 0, ""
+    tokens, rest, text, ids, finish = 0, 0, "", list[int](), None
     for piece in pieces:
         last = time.perf_counter()
         if tokens == 0:
             first = last
         else:
             rest += piece.tokens
+        if screen is not None:
+            numbers = "".join(f",{one}" for one in piece.ids)
+            screen.text(piece.text if has_text else numbers if ids else numbers[1:], end="")
         tokens += piece.tokens
         text += piece.text
-        if screen is not None:
-            screen.text(piece.text, end="")
-    return text, Speed(tokens=tokens, rest=rest, first_s=first - begin, rest_s=last - first)
+        ids += piece.ids
+        finish = piece.finish or finish
+    speed = Speed(tokens=tokens, rest=rest, first_s=first - begin, rest_s=last - first)
+    return Generated(text=text, ids=tuple(ids), finish=finish, speed=speed)
 
 
 def _speed(speed: Speed) -> str:
