@@ -89,6 +89,17 @@ class OpenRegion:
 class Flow:
     """The compiler as the command line calls it; each method raises AgentCompileError for what the user can fix."""
 
+    def check(self, options: Options) -> None:
+        """Check what a compilation can be refused for before anything is captured: batch sizes, the lock's place."""
+        from agentcompile.lockfile.files import reserve_lock
+
+        if max(options.batch) > 1:
+            from agentcompile.evaluation.machine import device_of
+            from agentcompile.tuning.partitions import check_batches
+
+            check_batches(options.batch, device_of(options))
+        reserve_lock(Path(options.out))
+
     def compile(self, options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
         """Compile `options.model` to a lock at `options.out`.
 

@@ -72,25 +72,6 @@ def test_compile_in_json_says_where_its_run_lies(home: Path) -> None:
     assert (data["run"], data["status"]) == (str(run_of(home).path), "done")
 
 
-def test_a_start_that_failed_on_its_arguments_leaves_no_run(home: Path, tmp_path: Path) -> None:
-    wrong = AgentCompileError("no such directory", hint="name another")
-    screen, _, err = paper()
-    for after, error in ((1, wrong), (0, AgentCompileError("no device", exit_code=ExitCode.ENVIRONMENT))):
-        with pytest.raises(AgentCompileError, match=error.message):
-            compiling.compile({"model": "m"}, resume=False, screen=screen, flow=flow(compile=stopping(error, after)))
-    assert session.runs_in(home / "runs") == ()
-    assert "run " not in err.getvalue(), "no folder is named that is gone"
-    for after, error in ((4, wrong), (1, AgentCompileError("full", exit_code=ExitCode.ENVIRONMENT))):
-        with pytest.raises(AgentCompileError):
-            compiling.compile({"model": "m"}, resume=False, screen=screen, flow=flow(compile=stopping(error, after)))
-    assert len(session.runs_in(home / "runs")) == 2, "what was captured, or may be tried again, stays"
-    (tmp_path / "own").mkdir()
-    own = {"model": "m", "run_dir": str(tmp_path / "own")}
-    with pytest.raises(AgentCompileError):
-        compiling.compile(own, resume=False, screen=screen, flow=flow(compile=stopping(wrong, 1)))
-    assert session.RunDirectory.open(tmp_path / "own").state().status == "failed", "its maker reads why"
-
-
 def test_a_compile_that_waits_for_review_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     def reviewed() -> int:
         raise undecided(fold(REVIEWED), Path("RUN"))
