@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 
+from agentcompile.cli import stdout
 from agentcompile.cli.render import Screen, complain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Event, RunFailed, clean
@@ -66,10 +67,12 @@ def guarded(call: Callable[[], int], *, json: bool = False) -> int:
     try:
         with _signals():
             return int(call())
-    except BrokenPipeError:
-        _forget_stdout()
-        return 128 + signal.SIGPIPE
     except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - a short message instead of a traceback
+        if isinstance(error, BrokenPipeError):
+            stdout.forget()
+            return 128 + signal.SIGPIPE
+        if isinstance(error, OSError) and (failure := stdout.unwritten()):
+            return failure
         ending = _ending(error)
     complain(ending.message, ending.hint, label=ending.label)
     if json:
@@ -85,7 +88,7 @@ def failed(
     It is one line, so that it ends the lines of a verb that writes one for each change.
     """
     told: dict[str, Json] = {"message": clean(message, lines=True), "hint": clean(hint, lines=True), "exit_code": code}
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, AgentCompileError):
         Screen.standard("json").line({**(facts or {}), label: told})
 
 
@@ -195,13 +198,3 @@ def _signals() -> Iterator[None]:
         sys.unraisablehook = hook
         for number, handler in old.items():
             signal.signal(number, handler)
-
-
-def _forget_stdout() -> None:
-    """Discard what stdout still buffers after its reader has gone, so that the interpreter's exit does not complain."""
-    import os
-
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        return

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, TextIO
 
+from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import (
     DriftFound,
     Event,
@@ -65,17 +66,26 @@ class Screen:
     def text(self, text: str, *, end: str = "\n") -> None:
         """Write a result for people to stdout, unless stdout carries something else."""
         if self.format == "text":
-            print(text, file=self.out, end=end, flush=True)
+            self._print(text, end)
 
     def json(self, value: Json) -> None:
         """Write a result for programs to stdout, if JSON was asked for."""
         if self.format == "json":
-            print(json.dumps(value, indent=2, ensure_ascii=False), file=self.out, flush=True)
+            self._print(json.dumps(value, indent=2, ensure_ascii=False))
 
     def line(self, value: Json) -> None:
         """Write one of several results for programs as a line of JSON to stdout, if JSON was asked for."""
         if self.format == "json":
-            print(json.dumps(value, separators=(",", ":"), ensure_ascii=False), file=self.out, flush=True)
+            self._print(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+
+    def _print(self, text: str, end: str = "\n") -> None:
+        """Write to stdout; an error says so, but for a reader that has gone, which is passed on as it is."""  # noqa: DOC501
+        try:
+            print(text, file=self.out, end=end, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise unwritable(error) from error
 
     def redraw(self, text: str) -> None:
         """Write a line for people to stderr in the place of the one before it; the terminal must redraw."""
@@ -89,12 +99,18 @@ class Screen:
     def record(self, value: Json) -> None:
         """Write what is no event as a line of JSON to stdout, if events were asked for."""
         if self.format == "events":
-            print(json.dumps(value, separators=(",", ":"), ensure_ascii=False), file=self.out, flush=True)
+            self._print(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
 
     def table(self, table: Table) -> None:
         """Write aligned columns to stdout, for people; nothing when there are no rows."""
         if table.rows:
             self.text("\n".join(columns(table)))
+
+
+def unwritable(error: OSError) -> AgentCompileError:
+    """Return what says that stdout takes nothing (environment)."""
+    text = f"cannot write to standard output: {error.strerror or error}"
+    return AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="free some space, or write to another place")
 
 
 def complain(message: str, hint: str, *, label: str = "error", err: TextIO | None = None) -> None:
