@@ -188,7 +188,7 @@ def _new(options: Options) -> tuple[session.RunDirectory, bool]:
 def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirectory:
     """Return the run to resume: the one that was named, or the newest that has not finished."""  # noqa: DOC501
     if options.run_dir:
-        return session.RunDirectory.open(Path(options.run_dir))
+        return session.RunDirectory.open(session.standing(options.runs, options.run_dir))
     for path in reversed(session.runs_in(options.runs)):
         run = session.RunDirectory(path)
         with suppress(AgentCompileError):  # a run of another version cannot be resumed

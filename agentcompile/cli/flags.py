@@ -35,7 +35,9 @@ Run = Annotated[
         metavar="RUN", help="A run's name or folder, or latest (the default).", autocompletion=completing.runs
     ),
 ]
-RunDir = Annotated[str | None, typer.Option("--run-dir", metavar="DIR", help="Run directory.")]
+RunDir = Annotated[
+    str | None, typer.Option("--run-dir", metavar="DIR", help="Run directory; the name of a run that exists will do.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value to stdout, on an error too.")]
 Events = Annotated[str, typer.Option("--events", metavar="jsonl", help="Print each event as a line of JSON to stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors to stderr.")]

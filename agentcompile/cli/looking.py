@@ -158,7 +158,7 @@ def chosen(options: Options, name: str) -> session.RunDirectory:
 
 def _run(options: Options) -> session.RunDirectory:
     if options.run_dir:
-        return session.RunDirectory.open(Path(options.run_dir))
+        return session.RunDirectory.open(session.standing(options.runs, options.run_dir))
     runs = session.runs_in(options.runs)
     if not runs:
         raise AgentCompileError(f"{options.runs}: no runs", hint="`agentcompile compile MODEL` makes one")

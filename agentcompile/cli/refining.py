@@ -315,7 +315,7 @@ def _new(flags: Mapping[str, object], given: Mapping[str, object]) -> tuple[Opti
 def _resumed(flags: Mapping[str, object], given: Mapping[str, object]) -> tuple[Options, Asked, Path]:
     """Return what the session was begun with, and with what else it goes on."""  # noqa: DOC501
     asks = resolve(flags).options
-    path = Path(asks.run_dir) if asks.run_dir else _unfinished(asks)
+    path = session.standing(asks.runs, asks.run_dir) if asks.run_dir else _unfinished(asks)
     found, asked = SessionFolder.open(path).settings()
     try:
         options: Options = decode(Options, found, "options")

@@ -27,6 +27,7 @@ from agentcompile.events import (
     encode,
 )
 from agentcompile.ir.digest import Json
+from agentcompile.lockfile.drift import difference
 from agentcompile.runs import progress
 from agentcompile.runs.tables import Table, pace_line, plan_line
 
@@ -171,7 +172,8 @@ def _line(event: Event) -> str:
         case StageFinished():
             return f"{event.stage:<10} {event.seconds:6.1f} s  {event.detail}".rstrip()
         case DriftFound():
-            return f"drift: {event.field}: locked {event.locked}, here {event.here} ({event.grade}); {event.remedy}"
+            differs = difference(event.field, event.locked, event.here)
+            return f"drift: {differs} ({event.grade}); {event.remedy}"
         case Warned():
             return f"warning: {event.text}"
         case PlanAdmitted() if event.plan.step_ns:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentcompile.checkpoint.names import ENDING, PRESET, is_gguf
 from agentcompile.cli.flow import REAL, Flow, InputPrompt, Piece, Request
 from agentcompile.cli.render import Reporter, Screen
 from agentcompile.errors import AgentCompileError
@@ -21,6 +22,18 @@ from agentcompile.options import resolve
 from agentcompile.runs.tables import Table, amount
 
 
+def refuse_checkpoint(lock: Path) -> None:
+    """Refuse a checkpoint in the place of a lock, with what makes a lock of it.
+
+    Raises:
+        AgentCompileError: it is a preset, a checkpoint directory or a GGUF file (usage).
+    """
+    folder = lock.is_dir() and ((lock / "config.json").is_file() or any(lock.glob(f"*{ENDING}")))
+    if str(lock).startswith(PRESET) or folder or is_gguf(lock):
+        hint = f"run `agentcompile compile {lock}` first"
+        raise AgentCompileError(f"{lock}: is a checkpoint, not a lock", hint=hint)
+
+
 def replay(
     flags: Mapping[str, object], lock: Path, *, locked: bool, check: bool, screen: Screen, flow: Flow = REAL
 ) -> int:
@@ -29,6 +42,7 @@ def replay(
     Raises:
         AgentCompileError: the lock does not hold here; programs are told what drifted.
     """
+    refuse_checkpoint(lock)
     options = resolve(flags).options
     begin = time.monotonic()
     with Reporter(screen) as reporter:
@@ -48,6 +62,7 @@ def replay(
 
 def bundle(flags: Mapping[str, object], lock: Path, out: Path | None, *, screen: Screen, flow: Flow = REAL) -> int:
     """Write a lock with everything that its kernels are made from to one file, by default beside the lock."""
+    refuse_checkpoint(lock)
     file = out or beside(lock)
     kernels, size = flow.bundle(lock, resolve(flags).options, file)
     screen.text(f"{file}: {kernels} kernels with their templates, {amount(size)}")
@@ -110,6 +125,7 @@ def generate(
     Raises:
         AgentCompileError: the lock cannot be run, or a prompt does not fit it (usage).
     """
+    refuse_checkpoint(lock)
     options = resolve(flags).options
     run = flow.generate(lock, options, _warnings(screen))
     results = list[Json]()
@@ -205,6 +221,7 @@ def verify(flags: Mapping[str, object], lock: Path, prompts: Path, *, screen: Sc
     Raises:
         AgentCompileError: the file cannot be read, or has no prompt (usage).
     """
+    refuse_checkpoint(lock)
     options = resolve(flags).options
     try:
         lines = [line for line in prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
