@@ -71,7 +71,11 @@ _TEXTS: tuple[tuple[str, str | None, str], ...] = (
     ("advisor_price", "IN,OUT", "Price in dollars per million tokens of input and of output."),
     ("advisor_context", "N", "Context length of the adviser's server in tokens (0 = found out)."),
     ("advisor_seconds", "S", "Time limit in seconds for all of the adviser's answers."),
-    ("budget", "N", "Trial limit of the search, for each batch size."),
+    (
+        "budget",
+        "N",
+        "Candidates to evaluate for each batch size, about; at least one for each region that a plan needs.",
+    ),
     ("seconds", "S", "Time limit in seconds for search and step tuning (0 = none)."),
     ("seed", "N", "Random seed of inputs, measurement order and ties."),
     ("out", "LOCK", "Path of the lock file that is written."),

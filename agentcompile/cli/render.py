@@ -207,10 +207,11 @@ class _Bar:
         """Draw the state again, with `line` above it when it is not empty."""
         if line:
             self._console.print(line, soft_wrap=True)
-        done = state.counts.total
+        done = state.pace.candidates if state.pace is not None else state.counts.total
         running = next((row.running for row in state.rows if row.running), "")
         total = max(state.budget_trials, done) if done and state.budget_trials else None
-        what = f"{done} trials  {running}"[:60] if done else state.working
+        unit = "trials" if state.pace is None else "candidates"
+        what = f"{done} {unit}  {running}"[:60] if done else state.working
         if state.pace is not None and state.stage in progress.TIMED:
             what = pace_line(state.pace)
         self._progress.update(

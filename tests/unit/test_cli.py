@@ -247,7 +247,7 @@ def test_runs_are_listed_with_how_they_ended(home: Path) -> None:
     assert [row["status"] for row in json.loads(out.getvalue())] == ["done", "interrupted"]
     screen, out, _ = paper()
     assert looking.runs_status({}, "29990101-killed", screen=screen) == 0
-    assert "interrupted, capture, 0 trials" in out.getvalue()
+    assert "interrupted, capture, 0 of 10 candidates, 0 trials" in out.getvalue()
 
 
 def test_a_run_is_deleted_when_it_is_confirmed_and_nobody_works_on_it(
