@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agentcompile.ir.digest import Json
 
 
 class ExitCode(IntEnum):
@@ -34,7 +39,8 @@ MEANINGS = {
 class AgentCompileError(Exception):
     """An error that the user can fix; the command line catches it once and shows it without a traceback.
 
-    The message names the file, the key and the value; the hint names the remedy.
+    The message names the file, the key and the value; the hint names the remedy. `facts` are what programs get to know
+    beside both: further fields of the JSON value that `--json` prints.
     """
 
     def __init__(self, message: str, *, exit_code: ExitCode = ExitCode.USAGE, hint: str = "") -> None:
@@ -42,3 +48,4 @@ class AgentCompileError(Exception):
         self.message = message
         self.exit_code = exit_code
         self.hint = hint
+        self.facts: Mapping[str, Json] = {}

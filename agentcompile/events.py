@@ -43,7 +43,7 @@ class RunStarted(_Clean):
     options: str
     version: str
     budget_trials: int = 0
-    """How many trials the search may spend; 0 when it is not bounded."""
+    """About how many candidates the search evaluates; 0 when it is not bounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,7 +77,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="advisor_price", kind="price", about="dollars per million tokens of input and output: IN,OUT"),
     Setting(name="advisor_context", kind="int", most=1 << 30, about="context of the adviser's server (0 = found out)"),
     Setting(name="advisor_seconds", kind="int", least=1, most=86_400, about="time limit in seconds for all answers"),
-    Setting(name="budget", kind="int", most=1_000_000, about="trial limit of the search, for each batch size"),
+    Setting(name="budget", kind="int", most=1_000_000, about="candidates to evaluate, about, for each batch size"),
     Setting(name="seconds", kind="int", most=1_000_000, about="seconds for search and step tuning (0 = no limit)"),
     Setting(name="memory", kind="switch", about="whether findings of earlier runs on like regions order the search"),
     Setting(name="review", kind="switch", about="whether the lock waits for a person to decide on every region"),

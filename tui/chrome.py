@@ -70,7 +70,7 @@ def facts_of(scene: Scene) -> list[str]:
     if done := state.counts.total:
         tried = pace.candidates if pace is not None else done
         budget = searching and state.budget_trials
-        facts.append(f"{tried}/{state.budget_trials} trials" if budget else f"{done} trials")
+        facts.append(f"{tried}/{state.budget_trials} candidates" if budget else f"{done} trials")
     if pace is not None and pace.step_ns and state.status in ("running", "review"):
         facts.append(f"step {'' if pace.measured else '~'}{duration(pace.step_ns)}")
     if pace is not None and searching:

@@ -8,6 +8,7 @@ from typing import assert_never
 
 from agentcompile import events as e
 from agentcompile.ir.trial import Fallback, Measured, reason
+from agentcompile.lockfile.drift import difference
 from agentcompile.runs.tables import duration, plan_line
 
 from .grid import Column, Entry
@@ -121,7 +122,7 @@ def said(event: e.Event) -> tuple[str, Span] | None:
             return "lock", (f"wrote {event.path}", "good")
         case e.DriftFound():
             return "drift", (
-                f"{event.field}: locked {event.locked}, here {event.here} ({event.grade}); {event.remedy}",
+                f"{difference(event.field, event.locked, event.here)} ({event.grade}); {event.remedy}",
                 "warn",
             )
         case e.Warned():

@@ -15,7 +15,7 @@ from agentcompile.control.desk import steered
 from agentcompile.control.review import open_items
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import Emit, Event, RunFailed, RunStarted, Warned
+from agentcompile.events import Emit, Event, GraphCaptured
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.trial import Kernel
 from agentcompile.lockfile.bundle import beside
@@ -34,15 +34,23 @@ def compile(
         AgentCompileError: an error that the user can fix; the lock waits for a person (undecided, exit 7).
     """
     options = resolve(flags).options
-    strategy_of(options.strategy)  # a wrong name leaves no run behind
+    strategy_of(options.strategy)  # what is refused here leaves no run behind
+    if not resume:
+        _needs_model(options)
+        flow.check(options)
     run, made = (_resumed(options, flags), False) if resume else _new(options)
     if resume:
         options = _same(stored_options(run), options, flags)
     try:
         return _run(flow, run, options, screen, bundle=bundle)
     except AgentCompileError as error:
-        if made and _nothing_done(run.state(), error):
+        state = run.state()
+        if made and _nothing_done(state, error):
             run.discard()
+        else:
+            if not state.graphs:
+                screen.say(_where(run))
+            error.facts = {"run": str(run.path), **error.facts}
         raise
 
 
@@ -75,16 +83,20 @@ def _run(flow: Flow, run: session.RunDirectory, options: Options, screen: Screen
 
 
 def _naming(run: session.RunDirectory, screen: Screen) -> Emit:
-    """Return an `Emit` that says once where the run lies: when it has begun to work, and will not be discarded."""
+    """Return an `Emit` that says once where the run lies: when its model is captured, and it will not be discarded."""
     named = False
 
     def emit(event: Event) -> None:
         nonlocal named
-        if not named and not isinstance(event, (RunStarted, RunFailed, Warned)):
+        if not named and isinstance(event, GraphCaptured):
             named = True
-            screen.say(f"run        {run.path}")
+            screen.say(_where(run))
 
     return emit
+
+
+def _where(run: session.RunDirectory) -> str:
+    return f"run        {run.path}"
 
 
 def _doubts(state: progress.State, run: session.RunDirectory, screen: Screen) -> None:
@@ -114,10 +126,11 @@ def _compiled(
             raise
         state = run.state()
         to_decide(state, screen)
-        screen.json({**tables.state_json(state), "run": str(run.path)})
-        if open_items(state):
-            raise undecided(state, run.path) from error
-        raise AgentCompileError(error.message, exit_code=error.exit_code, hint=goes_on(run.path)) from error
+        waits: AgentCompileError = undecided(state, run.path)
+        if not open_items(state):
+            waits = AgentCompileError(error.message, exit_code=error.exit_code, hint=goes_on(run.path))
+        waits.facts = {**tables.state_json(state), "run": str(run.path)}
+        raise waits from error
 
 
 def _secrets(options: Options) -> tuple[str, ...]:
@@ -167,7 +180,6 @@ def _boundaries(state: progress.State, screen: Screen) -> None:
 
 def _new(options: Options) -> tuple[session.RunDirectory, bool]:
     """Make a run directory; return it, and whether its folder was made too."""
-    _needs_model(options)
     path = Path(options.run_dir) if options.run_dir else session.new_name(options.runs, options.model)
     made = not path.exists()
     return session.RunDirectory.create(path, encode(options)), made
@@ -176,7 +188,7 @@ def _new(options: Options) -> tuple[session.RunDirectory, bool]:
 def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirectory:
     """Return the run to resume: the one that was named, or the newest that has not finished."""  # noqa: DOC501
     if options.run_dir:
-        return session.RunDirectory.open(Path(options.run_dir))
+        return session.RunDirectory.open(session.standing(options.runs, options.run_dir))
     for path in reversed(session.runs_in(options.runs)):
         run = session.RunDirectory(path)
         with suppress(AgentCompileError):  # a run of another version cannot be resumed

@@ -6,14 +6,17 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from types import FrameType
 
-from agentcompile.cli.render import complain
+from agentcompile.cli import stdout
+from agentcompile.cli.render import Screen, complain
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.events import Event, RunFailed
+from agentcompile.events import Event, RunFailed, clean
 from agentcompile.ir.cleaning import redacted
+from agentcompile.ir.digest import Json
 from agentcompile.runs.session import Journal
 
 _AGAIN_S = 0.05
@@ -44,30 +47,67 @@ class WaitsError(AgentCompileError):
         super().__init__(message, exit_code=ExitCode.UNDECIDED, hint=hint)
 
 
-def guarded(call: Callable[[], int]) -> int:
-    """Run a command and return its exit code; nothing is raised, and no traceback is shown."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ending:
+    """How a command that failed ends; the label says whether that is an error."""
+
+    code: int
+    message: str
+    hint: str = ""
+    label: str = "error"
+    facts: Mapping[str, Json] = field(default_factory=dict)
+
+
+def guarded(call: Callable[[], int], *, json: bool = False) -> int:
+    """Run a command and return its exit code; nothing is raised, and no traceback is shown.
+
+    With `json` a failure is one JSON value on stdout as well: "error" (for a run that waits, "review") with message,
+    hint and exit code, beside the facts of the exception.
+    """
     try:
         with _signals():
             return int(call())
-    except WaitsError as wait:
-        complain(wait.message, wait.hint, label="review")
-        return int(wait.exit_code)
-    except AgentCompileError as error:
-        complain(error.message, error.hint)
-        return int(error.exit_code)
-    except Stopped as stop:
-        complain("interrupted" if stop.number == signal.SIGINT else "stopped by a signal", stop.hint)
-        return 128 + stop.number
-    except KeyboardInterrupt as error:
-        number = _number(error)
-        complain("interrupted" if number == signal.SIGINT else "stopped by a signal", "")
-        return 128 + number
-    except BrokenPipeError:
-        _forget_stdout()
-        return 128 + signal.SIGPIPE
-    except Exception as error:  # noqa: BLE001 - the last resort: a short message instead of a traceback
-        complain(_internal(error), "this is a fault of agentcompile; please report it")
-        return ExitCode.INTERNAL
+    except (KeyboardInterrupt, Exception) as error:  # noqa: BLE001 - a short message instead of a traceback
+        if isinstance(error, BrokenPipeError):
+            stdout.forget()
+            return 128 + signal.SIGPIPE
+        if isinstance(error, OSError) and (failure := stdout.unwritten()):
+            return failure
+        ending = _ending(error)
+    complain(ending.message, ending.hint, label=ending.label)
+    if json:
+        failed(ending.message, ending.hint, ending.code, label=ending.label, facts=ending.facts)
+    return ending.code
+
+
+def failed(
+    message: str, hint: str, code: int, *, label: str = "error", facts: Mapping[str, Json] | None = None
+) -> None:
+    """Write to stdout, for programs, why a command failed; a stdout that takes nothing is ignored.
+
+    It is one line, so that it ends the lines of a verb that writes one for each change.
+    """
+    told: dict[str, Json] = {"message": clean(message, lines=True), "hint": clean(hint, lines=True), "exit_code": code}
+    with suppress(OSError, ValueError, AgentCompileError):
+        Screen.standard("json").line({**(facts or {}), label: told})
+
+
+def _ending(error: BaseException) -> _Ending:
+    match error:
+        case AgentCompileError(message=message, hint=hint):
+            label = "review" if isinstance(error, WaitsError) else "error"
+            return _Ending(code=int(error.exit_code), message=message, hint=hint, label=label, facts=error.facts)
+        case Stopped(number=number, hint=hint):
+            return _Ending(code=128 + number, message=_stopped(number), hint=hint)
+        case KeyboardInterrupt():
+            return _Ending(code=128 + _number(error), message=_stopped(_number(error)))
+        case _:
+            hint = "this is a fault of agentcompile; please report it"
+            return _Ending(code=ExitCode.INTERNAL, message=_internal(error), hint=hint)
+
+
+def _stopped(number: int) -> str:
+    return "interrupted" if number == signal.SIGINT else "stopped by a signal"
 
 
 @contextmanager
@@ -158,13 +198,3 @@ def _signals() -> Iterator[None]:
         sys.unraisablehook = hook
         for number, handler in old.items():
             signal.signal(number, handler)
-
-
-def _forget_stdout() -> None:
-    """Discard what stdout still buffers after its reader has gone, so that the interpreter's exit does not complain."""
-    import os
-
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        return

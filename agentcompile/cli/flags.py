@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ParamSpec
@@ -17,6 +17,7 @@ import typer
 from agentcompile import arguments
 from agentcompile.cli import completing
 from agentcompile.errors import AgentCompileError
+from agentcompile.options import SETTINGS
 
 if TYPE_CHECKING:
     from agentcompile.cli.render import Format, Screen
@@ -35,8 +36,10 @@ Run = Annotated[
         metavar="RUN", help="A run's name or folder, or latest (the default).", autocompletion=completing.runs
     ),
 ]
-RunDir = Annotated[str | None, typer.Option("--run-dir", metavar="DIR", help="Run directory.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON value to stdout.")]
+RunDir = Annotated[
+    str | None, typer.Option("--run-dir", metavar="DIR", help="Run directory; the name of a run that exists will do.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value to stdout, on an error too.")]
 Events = Annotated[str, typer.Option("--events", metavar="jsonl", help="Print each event as a line of JSON to stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors to stderr.")]
 
@@ -68,7 +71,11 @@ _TEXTS: tuple[tuple[str, str | None, str], ...] = (
     ("advisor_price", "IN,OUT", "Price in dollars per million tokens of input and of output."),
     ("advisor_context", "N", "Context length of the adviser's server in tokens (0 = found out)."),
     ("advisor_seconds", "S", "Time limit in seconds for all of the adviser's answers."),
-    ("budget", "N", "Trial limit of the search, for each batch size."),
+    (
+        "budget",
+        "N",
+        "Candidates to evaluate for each batch size, about; at least one for each region that a plan needs.",
+    ),
     ("seconds", "S", "Time limit in seconds for search and step tuning (0 = none)."),
     ("seed", "N", "Random seed of inputs, measurement order and ties."),
     ("out", "LOCK", "Path of the lock file that is written."),
@@ -85,9 +92,35 @@ _WORDS: dict[str, Callable[[str], list[str]]] = {
 """What a shell is offered for the value of a setting."""
 
 
-def _text(name: str, metavar: str | None, help: str) -> object:
-    flag = f"--{name.replace('_', '-')}"
-    return Annotated[str | None, typer.Option(flag, metavar=metavar, help=help, autocompletion=_WORDS.get(name))]
+SESSION: Mapping[str, int] = {
+    "advisor_calls": 200,
+    "advisor_tokens": 5_000_000,
+    "advisor_seconds": 86_400,
+    "seconds": 0,
+}
+"""Settings of a session of `refine` where nobody set them; those of `compile` are for one question on all regions."""
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def _with_default(name: str, help: str, usual: Mapping[str, str | int]) -> str:
+    """Return a help text with the setting's default after it, unless that is empty or says that it is unset."""
+    setting = _BY_NAME[name]
+    value = usual.get(name, setting.default)
+    if isinstance(value, bool):
+        return f"{help} [default: --{'' if value else 'no-'}{setting.key}]"
+    unset = isinstance(value, int) and value < setting.least
+    shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return help if unset or not shown else f"{help} [default: {shown}]"
+
+
+def _text(name: str, metavar: str | None, help: str, usual: Mapping[str, str | int] | None = None) -> object:
+    flag, told = f"--{name.replace('_', '-')}", _with_default(name, help, usual or {})
+    return Annotated[str | None, typer.Option(flag, metavar=metavar, help=told, autocompletion=_WORDS.get(name))]
+
+
+def _switch(name: str, help: str) -> object:
+    flag = f"--{name.replace('_', '-')}/--no-{name.replace('_', '-')}"
+    return Annotated[bool | None, typer.Option(flag, help=_with_default(name, help, {}))]
 
 
 def _argument(name: str, help: str) -> object:
@@ -98,20 +131,12 @@ def _argument(name: str, help: str) -> object:
 _SETTINGS: dict[str, object] = {
     "model": _argument("model", "A checkpoint directory, a GGUF file, or preset:NAME."),
     "run_dir": RunDir,
-    "memory": Annotated[
-        bool | None,
-        typer.Option(
-            "--memory/--no-memory", help="Seed the search with what was fast on like regions in earlier runs."
-        ),
-    ],
-    "review": Annotated[bool | None, typer.Option("--review/--no-review", help="Stop before the lock, for review.")],
+    "memory": _switch("memory", "Seed the search with what was fast on like regions in earlier runs."),
+    "review": _switch("review", "Stop before the lock, for review."),
     "templates": Annotated[
         list[str] | None, typer.Option("--templates", metavar="DIR", help="Another template folder (repeatable).")
     ],
-    "user_templates": Annotated[
-        bool | None,
-        typer.Option("--user-templates/--no-user-templates", help="Search the user's template folder as well."),
-    ],
+    "user_templates": _switch("user_templates", "Search the user's template folder as well."),
     **{name: _text(name, metavar, help) for name, metavar, help in _TEXTS},
 }
 _LOCKED = Annotated[
@@ -131,18 +156,20 @@ def verb(function: Callable[P, int]) -> Callable[P, None]:
                 sound(f"--{name.replace('_', '-')}", value)
             return function(*args, **kwargs)
 
-        raise typer.Exit(guarded(checked))
+        raise typer.Exit(guarded(checked, json=kwargs.get("json") is True))
 
     return run
 
 
-def takes(*names: str, **helps: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+def takes(
+    *names: str, usual: Mapping[str, str | int] | None = None, **helps: str
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Return a wrapper of a verb that has these settings, named in order, where it has its parameter `flags`.
 
-    `helps` are other texts on some of them, where a verb means them otherwise.
+    `helps` are other texts on some of them, where a verb means them otherwise, and `usual` their defaults for it.
     """
     shapes = {name: metavar for name, metavar, _ in _TEXTS}
-    own = {name: _text(name, shapes[name], help) for name, help in helps.items() if name in shapes}
+    own = {name: _text(name, shapes[name], help, usual) for name, help in helps.items() if name in shapes}
     own |= {name: _argument(name, help) for name, help in helps.items() if name not in shapes}
     return _takes({name: own.get(name, _SETTINGS[name]) for line in names for name in line.split()})
 

@@ -6,16 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentcompile.advice.configure import Inquiry
 from agentcompile.advice.prompt import Prompt
 from agentcompile.agents.folder import Subject
 from agentcompile.control.steering import Steering
+from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit
 from agentcompile.ir.attempt import Contract, Judge, WrittenLanguage
 from agentcompile.ir.target import Target
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
+
+if TYPE_CHECKING:
+    from agentcompile.replay.load import Replayed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +50,8 @@ class InputPrompt:
         return [{"role": "user", "content": self.text}]
 
 
-Generator = Callable[[InputPrompt, "Request"], "Iterator[Piece]"]
-"""A function of a prompt and how to go on from it to the pieces of text."""
+Generator = Callable[[InputPrompt, "Request"], "Stream"]
+"""A function of a prompt and how to go on from it to what comes of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +60,20 @@ class Piece:
 
     text: str
     tokens: int = 1
+    ids: tuple[int, ...] = ()
+    """The new tokens; empty where only their number is known."""
+    finish: str | None = None
+    """Why the generation ended, in its last piece."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """A generation whose prompt was checked, and that begins with the first piece that is taken."""
+
+    pieces: Iterator[Piece]
+    prompt_tokens: int
+    has_text: bool = True
+    """Whether the model has a tokenizer, without which all texts are empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +88,17 @@ class OpenRegion:
 
 class Flow:
     """The compiler as the command line calls it; each method raises AgentCompileError for what the user can fix."""
+
+    def check(self, options: Options) -> None:
+        """Check what a compilation can be refused for before anything is captured: batch sizes, the lock's place."""
+        from agentcompile.lockfile.files import reserve_lock
+
+        if max(options.batch) > 1:
+            from agentcompile.evaluation.machine import device_of
+            from agentcompile.tuning.partitions import check_batches
+
+            check_batches(options.batch, device_of(options))
+        reserve_lock(Path(options.out))
 
     def compile(self, options: Options, emit: Emit, past: Sequence[Trial], steering: Steering) -> None:
         """Compile `options.model` to a lock at `options.out`.
@@ -91,12 +121,13 @@ class Flow:
 
         return previews.advise_model(options, emit, asked)
 
-    def replay(self, lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> None:
-        """Rebuild and validate a lock; emits drift, and refuses with exit 3."""
-        from agentcompile.replay.load import replay_lock
-        from agentcompile.replay.open import open_lock
+    def replay(self, lock: Path, options: Options, emit: Emit, locked: bool, check: bool) -> Replayed:
+        """Rebuild and validate a lock, or with `check` only compare it; emits drift, and refuses with exit 3."""
+        from agentcompile.replay.load import check_lock, rebuilt
 
-        (open_lock if check else replay_lock)(lock, options, emit, locked=locked)
+        if check:
+            return check_lock(lock, options, emit, locked=locked)
+        return rebuilt(lock, options, emit, locked=locked)[1]
 
     def bundle(self, lock: Path, options: Options, out: Path) -> tuple[int, int]:
         """Write the bundle of a lock to the file `out`; returns its number of kernels and its bytes."""
@@ -118,13 +149,19 @@ class Flow:
     def generate(self, lock: Path, options: Options, emit: Emit) -> Generator:
         """Load a lock and return what generates from it, text piece by piece; emits drift."""
         from agentcompile.replay.load import replay_lock
+        from agentcompile.runtime.request import tokens_of
 
         model = replay_lock(lock, options, emit)
 
-        def run(prompt: InputPrompt, request: Request) -> Iterator[Piece]:
+        def run(prompt: InputPrompt, request: Request) -> Stream:
+            if model.tokenizer is None and not prompt.ids:
+                hint = "give token ids with --prompt-ids, such as --prompt-ids 1,15,7"
+                raise AgentCompileError(f"{model.checkpoint}: there is no tokenizer", hint=hint)
             given = prompt.messages if prompt.chat else prompt.ids or prompt.text
-            stream = model.stream(given, **asdict(request))
-            return (Piece(text=piece.text, tokens=len(piece.tokens)) for piece in stream)
+            ids = tokens_of(model.info, model.tokenizer, given)
+            made = model.stream(ids, **asdict(request))
+            pieces = (Piece(text=p.text, tokens=len(p.tokens), ids=p.tokens, finish=p.finish) for p in made)
+            return Stream(pieces=pieces, prompt_tokens=len(ids), has_text=model.tokenizer is not None)
 
         return run
 

@@ -28,6 +28,7 @@ from agentcompile.options import Options, resolve
 from agentcompile.refine.provenance import Provenance, provenance_of
 from agentcompile.runs import progress, session
 from agentcompile.runs.losses import why_lost
+from agentcompile.runs.outlook import budgeted, candidates_of
 from agentcompile.runs.status import status_of
 from agentcompile.runs.tables import Table, amount, duration, state_json
 from agentcompile.system.store import Store
@@ -158,7 +159,7 @@ def chosen(options: Options, name: str) -> session.RunDirectory:
 
 def _run(options: Options) -> session.RunDirectory:
     if options.run_dir:
-        return session.RunDirectory.open(Path(options.run_dir))
+        return session.RunDirectory.open(session.standing(options.runs, options.run_dir))
     runs = session.runs_in(options.runs)
     if not runs:
         raise AgentCompileError(f"{options.runs}: no runs", hint="`agentcompile compile MODEL` makes one")
@@ -230,7 +231,9 @@ def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every
     run = chosen(options, name)
     state, alive = run.state(), run.alive()
     status = status_of(state, alive=alive)
-    screen.text(f"{run.path}: {status}{f', {state.stage}' if state.stage else ''}, {state.counts.total} trials")
+    stage = f", {state.stage}" if state.stage else ""
+    tried = budgeted(candidates_of(state), state.budget_trials)
+    screen.text(f"{run.path}: {status}{stage}, {tried}, {state.counts.total} trials")
     if state.ui_hz:
         screen.text(f"a screen followed it, drawn at most {state.ui_hz:g} times a second")
     if state.failure:
@@ -239,7 +242,8 @@ def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every
         left = len(open_items(state))
         screen.text(f"{left} regions wait for review: agentcompile decide {run.path}")
     show(state, screen, every=every)
-    screen.json({**state_json(state, alive=alive), "run": str(run.path), "alive": alive})
+    told: dict[str, Json] = {"run": str(run.path), "alive": alive, "candidates": candidates_of(state)}
+    screen.json({**state_json(state, alive=alive), **told})
     return 0
 
 

@@ -21,6 +21,7 @@ from agentcompile.cli import completing
 from agentcompile.cli.flags import sound
 from agentcompile.cli.records import cache_app, config_app, runs_app
 from agentcompile.cli.refine_verbs import app
+from agentcompile.cli.stdout import flushed
 
 app.add_typer(runs_app, name="runs")
 app.add_typer(cache_app, name="cache")
@@ -36,12 +37,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     _add_verbs()
+    return flushed(lambda: _called(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def _called(arguments: list[str]) -> int:
+    """Call the verb that a line names; a line that is wrong is shown with how the verb is used."""
+    from typer._click.exceptions import ClickException
+
     try:
         command = completing.unconverted(get_command(app))
-        command(args=None if arguments is None else list(arguments), prog_name="agentcompile")
+        return int(command(args=arguments, prog_name="agentcompile", standalone_mode=False) or 0)
+    except ClickException as error:
+        error.show()
+        if _asks_json(arguments):
+            from agentcompile.cli.exits import failed
+
+            failed(error.format_message(), "agentcompile --help", error.exit_code)
+        return error.exit_code
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
-    return 0
+
+
+def _asks_json(arguments: Sequence[str]) -> bool:
+    return "--json" in arguments
 
 
 def _version(asked: bool) -> None:
@@ -84,6 +102,6 @@ def _plain(verb: Callable[[typer.Context], int]) -> Callable[[typer.Context], No
     def run(context: typer.Context) -> None:
         from agentcompile.cli.exits import guarded
 
-        raise typer.Exit(guarded(lambda: verb(context)))
+        raise typer.Exit(guarded(lambda: verb(context), json=_asks_json(context.args)))
 
     return run

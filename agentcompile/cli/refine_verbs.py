@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from agentcompile.cli import completing
-from agentcompile.cli.flags import Events, Flags, Json, Quiet, screen_of, takes, verb
+from agentcompile.cli.flags import SESSION, Events, Flags, Json, Quiet, screen_of, takes, verb
 from agentcompile.cli.steering import app
 
 __all__ = ["app"]
@@ -61,9 +61,10 @@ _Price = "Its price per million tokens, if not the adviser's."
     model="A checkpoint directory, preset:NAME, or a task's .py file in KernelBench's format.",
     context="Tokens that a checkpoint's cache holds; unset: 2,048, or the model's.",
     advisor="Who answers for all roles: openai:MODEL[@BASE_URL]; or replay:DIR.",
-    advisor_calls="Most requests: 200.",
-    advisor_tokens="Most tokens of these requests and answers: 5,000,000.",
-    advisor_seconds="Most seconds for all answers: a day.",
+    usual={**SESSION, "advisor": ""},
+    advisor_calls="Most requests.",
+    advisor_tokens="Most tokens of these requests and answers.",
+    advisor_seconds="Most seconds for all answers.",
     seconds="Seconds after which no attempt begins; 0: no limit.",
     seed="Seed of inputs, rounds and choices of nodes.",
 )

@@ -23,6 +23,7 @@ from agentcompile.agents.steering import SteeredSession
 from agentcompile.agents.teams import Listener, secrets_of, team_of, temperatures_of
 from agentcompile.agents.tree import Node
 from agentcompile.cli.exits import recorded
+from agentcompile.cli.flags import SESSION
 from agentcompile.cli.flow import REAL, Flow, OpenRegion
 from agentcompile.cli.render import Reporter, Screen, tee
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -40,13 +41,6 @@ from agentcompile.runs.status import STOPPED
 from agentcompile.runs.tables import duration
 from agentcompile.tasks.files import digest_of, names_task
 
-USUAL: Mapping[str, int] = {
-    "advisor_calls": 200,
-    "advisor_tokens": 5_000_000,
-    "advisor_seconds": 86_400,
-    "seconds": 0,
-}
-"""Limits of a session where nobody set them; those of `compile` are for one question on all regions."""
 MAY_CHANGE = frozenset(
     {
         "run_dir", "advisor", "advisor_key", "advisor_calls", "advisor_tokens", "advisor_cents", "advisor_price",
@@ -302,7 +296,7 @@ def _secrets(options: Options, asked: Asked) -> tuple[str, ...]:
 
 def _new(flags: Mapping[str, object], given: Mapping[str, object]) -> tuple[Options, Asked, Path]:
     found = resolve(flags)
-    usual = {name: USUAL[name] for name, source in found.sources if name in USUAL and source == "default"}
+    usual = {name: SESSION[name] for name, source in found.sources if name in SESSION and source == "default"}
     options = replace(found.options, **usual)  # type: ignore[arg-type] # they are all int
     asked = replace(Asked(region=""), **_named(given))  # type: ignore[arg-type] # checked by Typer
     about = f"{options.model}-{asked.region}"
@@ -315,7 +309,7 @@ def _new(flags: Mapping[str, object], given: Mapping[str, object]) -> tuple[Opti
 def _resumed(flags: Mapping[str, object], given: Mapping[str, object]) -> tuple[Options, Asked, Path]:
     """Return what the session was begun with, and with what else it goes on."""  # noqa: DOC501
     asks = resolve(flags).options
-    path = Path(asks.run_dir) if asks.run_dir else _unfinished(asks)
+    path = session.standing(asks.runs, asks.run_dir) if asks.run_dir else _unfinished(asks)
     found, asked = SessionFolder.open(path).settings()
     try:
         options: Options = decode(Options, found, "options")

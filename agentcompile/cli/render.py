@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, TextIO
 
+from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import (
     DriftFound,
     Event,
@@ -26,6 +27,7 @@ from agentcompile.events import (
     encode,
 )
 from agentcompile.ir.digest import Json
+from agentcompile.lockfile.drift import difference
 from agentcompile.runs import progress
 from agentcompile.runs.tables import Table, pace_line, plan_line
 
@@ -65,17 +67,26 @@ class Screen:
     def text(self, text: str, *, end: str = "\n") -> None:
         """Write a result for people to stdout, unless stdout carries something else."""
         if self.format == "text":
-            print(text, file=self.out, end=end, flush=True)
+            self._print(text, end)
 
     def json(self, value: Json) -> None:
         """Write a result for programs to stdout, if JSON was asked for."""
         if self.format == "json":
-            print(json.dumps(value, indent=2, ensure_ascii=False), file=self.out, flush=True)
+            self._print(json.dumps(value, indent=2, ensure_ascii=False))
 
     def line(self, value: Json) -> None:
         """Write one of several results for programs as a line of JSON to stdout, if JSON was asked for."""
         if self.format == "json":
-            print(json.dumps(value, separators=(",", ":"), ensure_ascii=False), file=self.out, flush=True)
+            self._print(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+
+    def _print(self, text: str, end: str = "\n") -> None:
+        """Write to stdout; an error says so, but for a reader that has gone, which is passed on as it is."""  # noqa: DOC501
+        try:
+            print(text, file=self.out, end=end, flush=True)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise unwritable(error) from error
 
     def redraw(self, text: str) -> None:
         """Write a line for people to stderr in the place of the one before it; the terminal must redraw."""
@@ -89,12 +100,18 @@ class Screen:
     def record(self, value: Json) -> None:
         """Write what is no event as a line of JSON to stdout, if events were asked for."""
         if self.format == "events":
-            print(json.dumps(value, separators=(",", ":"), ensure_ascii=False), file=self.out, flush=True)
+            self._print(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
 
     def table(self, table: Table) -> None:
         """Write aligned columns to stdout, for people; nothing when there are no rows."""
         if table.rows:
             self.text("\n".join(columns(table)))
+
+
+def unwritable(error: OSError) -> AgentCompileError:
+    """Return what says that stdout takes nothing (environment)."""
+    text = f"cannot write to standard output: {error.strerror or error}"
+    return AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="free some space, or write to another place")
 
 
 def complain(message: str, hint: str, *, label: str = "error", err: TextIO | None = None) -> None:
@@ -155,7 +172,8 @@ def _line(event: Event) -> str:
         case StageFinished():
             return f"{event.stage:<10} {event.seconds:6.1f} s  {event.detail}".rstrip()
         case DriftFound():
-            return f"drift: {event.field}: locked {event.locked}, here {event.here} ({event.grade}); {event.remedy}"
+            differs = difference(event.field, event.locked, event.here)
+            return f"drift: {differs} ({event.grade}); {event.remedy}"
         case Warned():
             return f"warning: {event.text}"
         case PlanAdmitted() if event.plan.step_ns:
@@ -189,10 +207,11 @@ class _Bar:
         """Draw the state again, with `line` above it when it is not empty."""
         if line:
             self._console.print(line, soft_wrap=True)
-        done = state.counts.total
+        done = state.pace.candidates if state.pace is not None else state.counts.total
         running = next((row.running for row in state.rows if row.running), "")
         total = max(state.budget_trials, done) if done and state.budget_trials else None
-        what = f"{done} trials  {running}"[:60] if done else state.working
+        unit = "trials" if state.pace is None else "candidates"
+        what = f"{done} {unit}  {running}"[:60] if done else state.working
         if state.pace is not None and state.stage in progress.TIMED:
             what = pace_line(state.pace)
         self._progress.update(

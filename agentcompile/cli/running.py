@@ -8,34 +8,61 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agentcompile.checkpoint.names import ENDING, PRESET, is_gguf
 from agentcompile.cli.flow import REAL, Flow, InputPrompt, Piece, Request
 from agentcompile.cli.render import Reporter, Screen
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, Event, StageStarted, Warned
+from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.lockfile.bundle import beside
 from agentcompile.measure.clock import Others
 from agentcompile.measure.policy import POLICY
 from agentcompile.options import resolve
-from agentcompile.runs.tables import Table, amount, state_json
+from agentcompile.runs.tables import Table, amount
+
+
+def refuse_checkpoint(lock: Path) -> None:
+    """Refuse a checkpoint in the place of a lock, with what makes a lock of it.
+
+    Raises:
+        AgentCompileError: it is a preset, a checkpoint directory or a GGUF file (usage).
+    """
+    folder = lock.is_dir() and ((lock / "config.json").is_file() or any(lock.glob(f"*{ENDING}")))
+    if str(lock).startswith(PRESET) or folder or is_gguf(lock):
+        hint = f"run `agentcompile compile {lock}` first"
+        raise AgentCompileError(f"{lock}: is a checkpoint, not a lock", hint=hint)
 
 
 def replay(
     flags: Mapping[str, object], lock: Path, *, locked: bool, check: bool, screen: Screen, flow: Flow = REAL
 ) -> int:
-    """Rebuild and validate a lock here, or with `check` only compare it; no adviser, no network."""
+    """Rebuild and validate a lock here, or with `check` only compare it; no adviser, no network.
+
+    Raises:
+        AgentCompileError: the lock does not hold here; programs are told what drifted.
+    """
+    refuse_checkpoint(lock)
     options = resolve(flags).options
     begin = time.monotonic()
     with Reporter(screen) as reporter:
-        flow.replay(lock, options, reporter, locked, check)
+        try:
+            made = flow.replay(lock, options, reporter, locked, check)
+        except AgentCompileError as error:
+            error.facts = {"lock": str(lock), "drift": encode(reporter.state.drift)}
+            raise
+    state, seconds = reporter.state, time.monotonic() - begin
     done = "holds here" if check else "is ready"
-    screen.text(f"{lock} {done} ({time.monotonic() - begin:.1f} s, {len(reporter.state.drift)} drifted fields)")
-    screen.json({**state_json(reporter.state), "path": str(lock)})
+    screen.text(f"{lock} {done} ({seconds:.1f} s, {len(state.drift)} drifted fields)")
+    told: dict[str, Json] = {"lock": str(lock), "model": made.model, "drift": encode(state.drift)}
+    counts: dict[str, Json] = {"kernels": made.kernels, "validated": made.validated, "seconds": round(seconds, 3)}
+    screen.json({**told, "warnings": encode(state.warnings), **counts, "ok": True})
     return 0
 
 
 def bundle(flags: Mapping[str, object], lock: Path, out: Path | None, *, screen: Screen, flow: Flow = REAL) -> int:
     """Write a lock with everything that its kernels are made from to one file, by default beside the lock."""
+    refuse_checkpoint(lock)
     file = out or beside(lock)
     kernels, size = flow.bundle(lock, resolve(flags).options, file)
     screen.text(f"{file}: {kernels} kernels with their templates, {amount(size)}")
@@ -70,6 +97,16 @@ class Speed:
         return self.rest / self.rest_s if self.rest and self.rest_s > 0 else 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """What a generation made, and how fast; `finish` says why it ended, where that is known."""
+
+    text: str
+    ids: tuple[int, ...]
+    finish: str | None
+    speed: Speed
+
+
 def generate(
     flags: Mapping[str, object],
     lock: Path,
@@ -82,28 +119,34 @@ def generate(
 ) -> int:
     """Stream text from a lock, a prompt after another; with `beside_eager`, time PyTorch eager on each after it.
 
-    JSON is one object for one prompt, and a list of them for several.
+    Without a tokenizer the ids are shown in place of the text. JSON is one object for one prompt, and a list of them
+    for several.
 
     Raises:
         AgentCompileError: the lock cannot be run, or a prompt does not fit it (usage).
     """
+    refuse_checkpoint(lock)
     options = resolve(flags).options
     run = flow.generate(lock, options, _warnings(screen))
     results = list[Json]()
-    for prompt in prompts:
+    for prompt, stream in [(prompt, run(prompt, request)) for prompt in prompts]:  # all are checked before one is shown
         others = Others()
         screen.text("" if prompt.chat else prompt.text, end="")
-        text, speed = _stream(run(prompt, request), screen)
+        made = _streamed(stream.pieces, screen, has_text=stream.has_text)
+        speed = made.speed
         screen.text("")
         screen.say(f"agentcompile  {_speed(speed)}")
         result: dict[str, Json] = {
-            "text": text,
+            "text": made.text,
+            "ids": list(made.ids),
             "tokens": speed.tokens,
+            "prompt_tokens": stream.prompt_tokens,
+            "finish": made.finish,
             "first_s": speed.first_s,
             "tokens_per_s": speed.tokens_per_s,
         }
         if beside_eager:
-            _, eager = _stream(flow.eager(lock, options, prompt, request), None)
+            eager = _streamed(flow.eager(lock, options, prompt, request), None).speed
             ratio = speed.tokens_per_s / eager.tokens_per_s if eager.tokens_per_s else 0.0
             share = others.share()
             screen.say(f"PyTorch eager {_speed(eager)}; {compared(ratio, share)}")
@@ -146,21 +189,26 @@ def prompts_of(texts: Sequence[str], ids: Sequence[str], *, chat: bool) -> tuple
     return tuple(found)
 
 
-def _stream(pieces: Iterator[Piece], screen: Screen | None) -> tuple[str, Speed]:
+def _streamed(pieces: Iterator[Piece], screen: Screen | None, *, has_text: bool = True) -> Generated:
+    """Take all pieces and show each on the screen, where there is one: its text, or its ids where there is no text."""
     begin = time.perf_counter()
     first = last = begin
-    tokens, rest, text = 0, 0, ""
+    tokens, rest, text, ids, finish = 0, 0, "", list[int](), None
     for piece in pieces:
         last = time.perf_counter()
         if tokens == 0:
             first = last
         else:
             rest += piece.tokens
+        if screen is not None:
+            numbers = "".join(f",{one}" for one in piece.ids)
+            screen.text(piece.text if has_text else numbers if ids else numbers[1:], end="")
         tokens += piece.tokens
         text += piece.text
-        if screen is not None:
-            screen.text(piece.text, end="")
-    return text, Speed(tokens=tokens, rest=rest, first_s=first - begin, rest_s=last - first)
+        ids += piece.ids
+        finish = piece.finish or finish
+    speed = Speed(tokens=tokens, rest=rest, first_s=first - begin, rest_s=last - first)
+    return Generated(text=text, ids=tuple(ids), finish=finish, speed=speed)
 
 
 def _speed(speed: Speed) -> str:
@@ -173,6 +221,7 @@ def verify(flags: Mapping[str, object], lock: Path, prompts: Path, *, screen: Sc
     Raises:
         AgentCompileError: the file cannot be read, or has no prompt (usage).
     """
+    refuse_checkpoint(lock)
     options = resolve(flags).options
     try:
         lines = [line for line in prompts.read_text(encoding="utf-8").splitlines() if line.strip()]

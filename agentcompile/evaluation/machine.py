@@ -49,6 +49,11 @@ def this_machine(options: Options, *, kind: Literal["", "cpu", "cuda"] = "") -> 
     return Machine(target=target, toolchain=toolchain, store=store, hashes=hashes, device=device)
 
 
+def device_of(options: Options) -> str:
+    """Return the device that the options mean: ``cpu`` or ``cuda:N``; it is not looked at."""
+    return _device(options.target, "")
+
+
 def _host(_: str, options: Options) -> tuple[Toolchain, Target]:
     toolchain = find_toolchain(options.compiler)
     return toolchain, probe.probe(toolchain=toolchain.name, threads=options.threads)

@@ -17,6 +17,10 @@ wrong ones here. refuse: exit 3.
 """
 
 
+ISA = "target.isa"
+"""The field of instruction sets, whose values are names with spaces between them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
     """One field that differs, with both values."""
@@ -39,6 +43,16 @@ class ModelFacts:
     """The SHA-256 of the GGUF file that it was converted from; empty when there is none."""
 
 
+def difference(field: str, locked: str, here: str) -> str:
+    """Return a line on a field that differs, with both values; of instruction sets, only the names that differ."""
+    if field != ISA:
+        return f"{field}: locked {locked}, here {here}"
+    needed, known = set(locked.split()), set(here.split())
+    if missing := needed - known:
+        return f"{field}: the lock needs {', '.join(sorted(missing))}, which this CPU lacks"
+    return f"{field}: this CPU also has {', '.join(sorted(known - needed))}, which the lock does not use"
+
+
 def drift(lock: Lock, target: Target, model: ModelFacts | None = None, policy: str = "") -> tuple[Drift, ...]:
     """Compare a lock with this machine and model field by field; an empty tuple means that the lock holds as it is.
 
@@ -57,9 +71,9 @@ def drift(lock: Lock, target: Target, model: ModelFacts | None = None, policy: s
     differ("target.arch", lock.target.arch, here.arch, "refuse", again)
     missing = sorted(set(lock.target.isa) - set(here.isa))
     if missing:
-        differ("target.isa", lock.target.isa, tuple(sorted(here.isa)), "refuse", again)
+        differ(ISA, lock.target.isa, tuple(sorted(here.isa)), "refuse", f"compile again here: {again}")
     else:
-        differ("target.isa", lock.target.isa, tuple(sorted(here.isa)), "remeasure", again)
+        differ(ISA, lock.target.isa, tuple(sorted(here.isa)), "remeasure", again)
     differ("target.device", lock.target.device, here.device, "remeasure", again)
     differ("target.threads", lock.target.threads, here.threads, "remeasure", f"--threads {lock.target.threads}")
     differ("target.cache-bytes", lock.target.cache_bytes, here.cache_bytes, "remeasure", again)

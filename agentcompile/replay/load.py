@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,41 @@ _CHOSEN: Mapping[Rule, str] = {
 """How a lock's choices were made, for the rules that do not time the whole step."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a replay came to; kernels are counted once each."""
+
+    model: str
+    """The model's name."""
+    kernels: int
+    validated: int = 0
+    """How many of the kernels that run here were validated now, rather than known from before."""
+
+
+def check_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> Replayed:
+    """Compare the lock at `path` with this machine and its model, and build nothing; `locked` refuses any drift.
+
+    Raises:
+        AgentCompileError: the lock does not hold here (drift).
+    """
+    opened = open_lock(path, options, emit, locked=locked)
+    return Replayed(model=opened.model.captured.info.name, kernels=len(opened.jobs))
+
+
 def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> CompiledModel:
     """Rebuild and validate the kernels that the lock at `path` pins, and bind it; `locked` refuses any drift.
+
+    Raises:
+        AgentCompileError: the lock does not hold here (drift), a kernel does not build (environment), or one is wrong
+            (correctness).
+    """
+    return rebuilt(path, options, emit, locked=locked)[0]
+
+
+def rebuilt(
+    path: Path, options: Options, emit: Emit = silent, *, locked: bool = False
+) -> tuple[CompiledModel, Replayed]:
+    """Return the model that `replay_lock` returns, and how many kernels were rebuilt and validated for it.
 
     Raises:
         AgentCompileError: the lock does not hold here (drift), a kernel does not build (environment), or one is wrong
@@ -48,9 +82,9 @@ def replay_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bo
         plan = next(plan for plan in opened.lock.plan if plan.phase == "prefill")
         say("; ".join((kernels, *prompt_lines(plan.chunk, plan.steps_up_to))))
     with stage(emit, "load") as say:
-        made = bind(opened)
-        say(f"{opened.model.captured.info.name}: ready")
-    return made
+        made, name = bind(opened), opened.model.captured.info.name
+        say(f"{name}: ready")
+    return made, Replayed(model=name, kernels=len(opened.jobs), validated=validated)
 
 
 def _validate(opened: Opened, options: Options) -> int:

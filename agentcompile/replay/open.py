@@ -21,7 +21,7 @@ from agentcompile.ir.program import CHUNK, NativeCall, Program
 from agentcompile.ir.region import Regime
 from agentcompile.ir.target import Target
 from agentcompile.ir.trial import Part
-from agentcompile.lockfile.drift import Drift, ModelFacts, drift
+from agentcompile.lockfile.drift import Drift, ModelFacts, difference, drift
 from agentcompile.lockfile.files import read_lock
 from agentcompile.lockfile.order import ordered, regime_of
 from agentcompile.lockfile.schema import Lock, LockPlan
@@ -198,7 +198,7 @@ def _judge(path: Path, found: Sequence[Drift], emit: Emit, locked: bool) -> None
     if fatal:
         first = fatal[0]
         more = f" (and {len(fatal) - 1} more fields)" if len(fatal) > 1 else ""
-        text = f"{path}: {first.field}: locked {first.locked}, here {first.here}{more}"
+        text = f"{path}: {difference(first.field, first.locked, first.here)}{more}"
         raise AgentCompileError(text, exit_code=ExitCode.DRIFT, hint=first.remedy)
 
 

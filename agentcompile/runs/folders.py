@@ -32,6 +32,18 @@ def named(runs: Path, name: str) -> Path:
     return Path(name) if Path(name).is_dir() else runs / name
 
 
+def standing(runs: Path, run_dir: str) -> Path:
+    """Return the folder that the setting of a run directory means: where it is none, the run of that name in `runs`.
+
+    It need not exist. A setting is an absolute path, so a name lies in the current folder.
+    """
+    path = Path(run_dir)
+    if path.is_dir() or path.parent != Path.cwd():
+        return path
+    newest = runs_in(runs)[-1:] if path.name == LATEST else ()
+    return next(iter(newest), runs / path.name) if newest or (runs / path.name).is_dir() else path
+
+
 def runs_in(runs: Path) -> tuple[Path, ...]:
     """Return the run directories below `runs`, oldest first; empty when there are none."""
     if not runs.is_dir():

@@ -18,8 +18,10 @@ class Outlook:
     stage: str = ""
     """The stage that runs now; empty between two, and at the end."""
     trials: int = 0
+    candidates: int = 0
+    """How many candidates have a verdict: what the budget counts, where a candidate may have several trials."""
     budget_trials: int = 0
-    """How many trials the search may spend; 0 when it is not bounded."""
+    """About how many candidates the search evaluates; 0 when it is not bounded."""
     step_ns: int = 0
     """The best step known: of the admitted plan, else the search's own word; 0 before there is one."""
     measured: bool = False
@@ -39,8 +41,8 @@ class Outlook:
     @property
     def line(self) -> str:
         """One line for people."""
-        of = f" of {self.budget_trials}" if self.budget_trials else ""
-        parts = [f"{self.status}, {self.stage}" if self.stage else self.status, f"{self.trials}{of} trials"]
+        tried = budgeted(self.candidates, self.budget_trials)
+        parts = [f"{self.status}, {self.stage}" if self.stage else self.status, tried]
         if self.step_ns:
             parts.append(f"best step {'' if self.measured else 'about '}{duration(self.step_ns)}")
         if self.eta_s is not None:
@@ -49,6 +51,20 @@ class Outlook:
             busy = self.machine == "busy"
             parts.append(f"machine busy: {self.disturbed:.0%} of the rounds disturbed" if busy else "machine quiet")
         return "; ".join(parts)
+
+
+def budgeted(candidates: int, budget: int) -> str:
+    """Return the number of candidates beside the budget of a search, which the first of each region may exceed."""
+    if not budget:
+        return f"{candidates} candidates"
+    over = candidates > budget
+    return f"{candidates} candidates, budget {budget}" if over else f"{candidates} of {budget} candidates"
+
+
+def candidates_of(state: State) -> int:
+    """Return how many candidates have a verdict, by the trials or by the search's own word, which may come later."""
+    tried = len({trial.candidate.id for trial in state.trials})
+    return max(tried, state.pace.candidates) if state.pace is not None else tried
 
 
 def outlook(state: State, *, alive: bool) -> Outlook:
@@ -60,6 +76,7 @@ def outlook(state: State, *, alive: bool) -> Outlook:
         status=status_of(state, alive=alive),
         stage=(stage or "") if alive else "",
         trials=state.counts.total,
+        candidates=candidates_of(state),
         budget_trials=state.budget_trials,
         step_ns=admitted.step_ns if admitted is not None else pace.step_ns if pace is not None else 0,
         measured=admitted is not None or (pace is not None and pace.measured),

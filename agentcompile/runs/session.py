@@ -34,6 +34,7 @@ from agentcompile.runs.folders import OPTIONS as OPTIONS
 from agentcompile.runs.folders import named as named
 from agentcompile.runs.folders import new_name as new_name
 from agentcompile.runs.folders import runs_in as runs_in
+from agentcompile.runs.folders import standing as standing
 from agentcompile.system.plain_files import destination, is_stream
 
 VERSION = 3

@@ -53,21 +53,22 @@ def pieces(
     Raises:
         BaseException: `generate` failed; what it raised in its thread is raised here.
     """
-    tokenizer = Tokenizer(path)
+    needed = isinstance(prompt, str) or (path / "tokenizer.json").is_file()  # ids can do without
+    tokenizer = Tokenizer(path) if needed else None
     model = load(path)
     settings: dict[str, Any] = {"do_sample": not sampling.greedy, "max_new_tokens": max_new_tokens}
     if not sampling.greedy:
         settings |= {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
     torch.manual_seed(sampling.seed)
-    ids = torch.tensor([tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)])
+    ids = torch.tensor([tokenizer.encode(prompt) if tokenizer and isinstance(prompt, str) else list(prompt)])
     made: queue.SimpleQueue[int | BaseException | None] = queue.SimpleQueue()
     threading.Thread(target=_run, args=(model, ids, settings, made), daemon=True).start()
-    stream = TextStream(tokenizer)
+    stream = None if tokenizer is None else TextStream(tokenizer)
     while (item := made.get()) is not None:
         if isinstance(item, BaseException):
             raise item
-        yield stream.push([item]), 1
-    yield stream.finish(), 0
+        yield "" if stream is None else stream.push([item]), 1
+    yield "" if stream is None else stream.finish(), 0
 
 
 class _Streamer:

@@ -50,8 +50,8 @@ class Cut:
         return {region.id: region for region in self.partition.regions}
 
 
-def regimes(context: int, kind: str, batches: Sequence[int] = (1,)) -> tuple[Regime, ...]:
-    """Return the regimes of decode plans: one sequence at each range of contexts, shortest first, then larger batches.
+def check_batches(batches: Sequence[int], kind: str) -> None:
+    """Check that a kind of device, or one device such as ``cuda:0``, has steps for that many sequences.
 
     Raises:
         AgentCompileError: a batch of several sequences on a device that does not serve batches, as a CPU (usage).
@@ -59,6 +59,15 @@ def regimes(context: int, kind: str, batches: Sequence[int] = (1,)) -> tuple[Reg
     if not backend_of(kind).serves_batches and max(batches, default=1) > 1:
         text = f"--batch {','.join(map(str, batches))}: steps of several sequences are made for CUDA devices alone"
         raise AgentCompileError(text, hint="leave it out: a list of prompts then runs one after another")
+
+
+def regimes(context: int, kind: str, batches: Sequence[int] = (1,)) -> tuple[Regime, ...]:
+    """Return the regimes of decode plans: one sequence at each range of contexts, shortest first, then larger batches.
+
+    Raises:
+        AgentCompileError: a batch of several sequences on a device that does not serve batches, as a CPU (usage).
+    """
+    check_batches(batches, kind)
     # A range that ends at two thirds of `context` or beyond is merged into the last: it is not worth its own plan.
     ends = [*(end for end in backend_of(kind).context_ends if 3 * end < 2 * context), context]
     firsts = [1, *(end + 1 for end in ends[:-1])]

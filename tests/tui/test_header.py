@@ -45,9 +45,9 @@ def live(state: State) -> Scene:
     return Scene(run="a-run", path="RUN", state=state, life="live", elapsed_s=31.0)
 
 
-def test_a_search_tells_trials_of_the_budget_the_best_step_the_time_left_the_machine_and_the_cost() -> None:
+def test_a_search_tells_candidates_of_the_budget_the_best_step_the_time_left_the_machine_and_the_cost() -> None:
     told = facts_of(live(fold(WORKING)))
-    assert told[:3] == ["sample", "cpu x86_64", "34/160 trials"]
+    assert told[:3] == ["sample", "cpu x86_64", "34/160 candidates"]
     assert told[3:] == ["step ~369 µs", "ETA 1:30", "quiet", "12.3k tok 3.1¢"]
     busy = replace(PACE, disturbed=0.4, measured=True, step_ns=150_000)
     told = facts_of(live(fold([busy], fold(WORKING))))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from agentcompile.cli import running
-from agentcompile.cli.flow import Piece, Request
+from agentcompile.cli.flow import Generator, InputPrompt, Piece, Request, Stream
 from agentcompile.errors import AgentCompileError
 from tests.unit.test_cli import flow, paper
 
@@ -20,10 +21,14 @@ def pieces(count: int) -> Iterator[Piece]:
         yield Piece(text=f" {i}")
 
 
+def generating(stream: Callable[[], Stream]) -> Callable[..., Generator]:
+    return lambda lock, options, emit: lambda prompt, request: stream()
+
+
 def test_generate_streams_the_prompt_and_its_continuation_beside_eager() -> None:
     screen, out, err = paper()
     functions = {
-        "generate": lambda lock, options, emit: lambda prompt, request: pieces(3),
+        "generate": generating(lambda: Stream(pieces=pieces(3), prompt_tokens=1)),
         "eager": lambda lock, options, prompt, request: pieces(3),
     }
     asked = running.prompts_of(["go", "on"], (), chat=False)
@@ -33,6 +38,45 @@ def test_generate_streams_the_prompt_and_its_continuation_beside_eager() -> None
     assert out.getvalue() == "go 0 1 2\non 0 1 2\n"
     assert "3 tokens" in err.getvalue()
     assert "PyTorch eager" in err.getvalue()
+
+
+def ids_alone() -> Stream:
+    made = (Piece(text="", ids=(5,)), Piece(text="", ids=(7, 9), tokens=2, finish="length"))
+    return Stream(pieces=iter(made), prompt_tokens=3, has_text=False)
+
+
+def test_without_a_tokenizer_the_ids_are_shown_as_text() -> None:
+    asked, how = running.prompts_of((), ["1,2,3"], chat=False), flow(generate=generating(ids_alone))
+    screen, out, _ = paper()
+    assert running.generate({}, Path("x"), asked, Request(), beside_eager=False, screen=screen, flow=how) == 0
+    assert out.getvalue() == "5,7,9\n"
+
+
+def test_json_has_the_ids_the_length_of_the_prompt_and_why_it_ended() -> None:
+    asked, how = running.prompts_of((), ["1,2,3"], chat=False), flow(generate=generating(ids_alone))
+    screen, out, _ = paper("json")
+    running.generate({}, Path("x"), asked, Request(), beside_eager=False, screen=screen, flow=how)
+    value = json.loads(out.getvalue())
+    assert (value["text"], value["ids"], value["tokens"]) == ("", [5, 7, 9], 3)
+    assert (value["prompt_tokens"], value["finish"]) == (3, "length")
+
+
+def test_a_prompt_that_is_refused_is_not_shown_first() -> None:
+    def refuses(lock: Path, options: object, emit: object) -> Generator:
+        def run(prompt: InputPrompt, request: Request) -> Stream:
+            if prompt.text == "hello":
+                raise AgentCompileError("there is no tokenizer", hint="--prompt-ids")
+            return ids_alone()
+
+        return run
+
+    screen, out, _ = paper()
+    asked = [InputPrompt(ids=(1,)), InputPrompt(text="hello")]
+    with pytest.raises(AgentCompileError, match="no tokenizer"):
+        running.generate(
+            {}, Path("x"), asked, Request(), beside_eager=False, screen=screen, flow=flow(generate=refuses)
+        )
+    assert out.getvalue() == ""
 
 
 def test_a_ratio_that_was_taken_beside_other_processes_says_so() -> None:

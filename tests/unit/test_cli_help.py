@@ -28,6 +28,24 @@ def test_every_setting_of_a_compile_is_a_flag_of_it_by_its_name() -> None:
     assert {flag for flag in flags if not re.search(rf"{flag}\b(?!-)", text)} == set()
 
 
+def test_a_flag_shows_its_default_where_it_has_one() -> None:
+    text = " ".join(shown("compile", 200).split())
+    for setting in SETTINGS:
+        if setting.name in ("seconds", "budget", "strategy", "threads", "out", "batch"):
+            value = ",".join(map(str, setting.default)) if isinstance(setting.default, tuple) else setting.default
+            assert re.search(rf"--{setting.key} \S+ [^\[]*\[default: {re.escape(str(value))}\]", text), setting.name
+    assert "[default: --memory]" in text
+    assert "[default: --no-review]" in text
+    assert not re.search(r"--(?:context|run-dir|templates) \S+ [^\[]*?\[default", text.split("--batch")[0])
+
+
+def test_a_verb_with_its_own_defaults_shows_those() -> None:
+    text = " ".join(shown("refine MODEL", 200).split())
+    assert re.search(r"--advisor-calls N Most requests\. \[default: 200\]", text)
+    assert re.search(r"--seconds S [^\[]*\[default: 0\]", text)
+    assert not re.search(r"--advisor ADVISER [^\[]*\[default", text.split("--advisor-key")[0])
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_line_of_a_help_text_is_wider_than_a_terminal_and_no_option_names_a_python_type(verb: str) -> None:
     text = shown(verb, 80)

@@ -22,6 +22,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.search_events import SearchProgress
 from agentcompile.options import Options
 from agentcompile.runs import session
+from agentcompile.runs.outlook import budgeted
 from agentcompile.runs.session import Journal, RunDirectory
 from tests.unit import runs
 from tests.unit.reviewed import EVENTS
@@ -173,12 +174,17 @@ def test_who_watches_an_ended_run_is_told_once_and_gets_its_exit_code(recorded: 
     run = recorded(*runs.WHOLE)
     screen, out, _ = paper()
     assert watching.watch({}, "", once=False, screen=screen) == 0
-    assert out.getvalue() == "done; 2 of 10 trials; best step 100 µs\n"
+    assert out.getvalue() == "done; 1 of 10 candidates; best step 100 µs\n"
     screen, out, _ = paper("json")
     assert watching.watch({}, "recorded", once=True, screen=screen) == 0
     (line,) = out.getvalue().splitlines()
     told = json.loads(line)
     assert (told["run"], told["status"], told["step_ns"]) == (str(run.path), "done", 100_000)
+
+
+def test_more_candidates_than_the_budget_stand_beside_it() -> None:
+    assert budgeted(32, 1) == "32 candidates, budget 1"
+    assert (budgeted(3, 160), budgeted(3, 0)) == ("3 of 160 candidates", "3 candidates")
 
 
 def test_who_watches_sees_each_change_while_the_run_goes_on(home: Path) -> None:
@@ -199,9 +205,10 @@ def test_who_watches_sees_each_change_while_the_run_goes_on(home: Path) -> None:
 
         assert watching.watch({}, "live", once=False, screen=screen, sleep=sleep, clock=lambda: 0.0) == 0
     assert out.getvalue().splitlines() == [
-        "running; 0 of 10 trials",
-        "running, search; 0 of 10 trials; best step about 3 ms; 800 s left; machine busy: 50% of the rounds disturbed",
-        "done; 0 of 10 trials; best step 100 µs; machine busy: 50% of the rounds disturbed",
+        "running; 0 of 10 candidates",
+        "running, search; 7 of 10 candidates; best step about 3 ms; 800 s left; "
+        "machine busy: 50% of the rounds disturbed",
+        "done; 7 of 10 candidates; best step 100 µs; machine busy: 50% of the rounds disturbed",
     ]
 
 
