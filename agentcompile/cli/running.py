@@ -54,7 +54,7 @@ def replay(
     state, seconds = reporter.state, time.monotonic() - begin
     done = "holds here" if check else "is ready"
     screen.text(f"{lock} {done} ({seconds:.1f} s, {len(state.drift)} drifted fields)")
-    told: dict[str, Json] = {"lock": str(lock), "model": made.model, "drift": encode(state.drift)}
+    told: dict[str, Json] = {"lock": str(lock), "path": str(lock), "model": made.model, "drift": encode(state.drift)}
     counts: dict[str, Json] = {"kernels": made.kernels, "validated": made.validated, "seconds": round(seconds, 3)}
     screen.json({**told, "warnings": encode(state.warnings), **counts, "ok": True})
     return 0

@@ -93,6 +93,7 @@ def test_a_replay_tells_programs_what_it_rebuilt() -> None:
     value = json.loads(out.getvalue())
     assert value.pop("seconds") >= 0
     assert [row["field"] for row in value.pop("drift")] == ["target.device"]
+    assert value.pop("path") == "x"  # what it was called before
     assert value == {"lock": "x", "model": "m", "warnings": [], "kernels": 7, "validated": 2, "ok": True}
 
 
