@@ -18,6 +18,7 @@ from agentcompile.control.review import items
 from agentcompile.events import LockWritten, RunFinished
 from agentcompile.ir.codec import encode
 from agentcompile.options import Options
+from agentcompile.replay.load import Replayed
 from agentcompile.runs.progress import State, fold
 from agentcompile.runs.session import Journal, RunDirectory
 from tests.unit import fake_compiler, runs
@@ -145,7 +146,7 @@ def test_every_action_on_a_run_at_rest_is_done_by_its_command(
 
     assert spelled(action("write"), rest.path) == ["compile", "--resume", "--run-dir", str(rest.path)]
     flow = Flow()
-    vars(flow).update({"compile": writes, "replay": lambda *_: None})
+    vars(flow).update({"compile": writes, "replay": lambda *_: Replayed(model="m", kernels=3)})
     assert compiling.compile({"run_dir": str(rest.path)}, resume=True, screen=Screen.standard(), flow=flow) == 0
     assert seen == [{REGIONS["linear"]: "override", REGIONS["add"]: "approve", REGIONS["rmsnorm"]: "reject"}]
     assert action("replay").why_not(Scene(state=rest.state(), live=False)) == ""
