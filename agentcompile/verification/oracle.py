@@ -216,7 +216,8 @@ def _transformers(path: Path, dtype: torch.dtype | None, device: str) -> Iterato
 
 class _Transformers:
     def __init__(self, model: Any, device: str) -> None:
-        self._model, self._device = model, device
+        self._model: Any = model
+        self._device = device
 
     def release(self) -> None:
         """Let the model go; nothing can be asked any more."""
