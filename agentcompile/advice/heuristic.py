@@ -108,7 +108,7 @@ def _spread(ranked: Sequence[tuple[float, Candidate]]) -> list[Candidate]:
     losses, and `KIN` to those of its template's other candidates.
     """
     added = [0.0] * len(ranked)
-    totals = [loss for loss, _ in ranked]  # with what was added; infinite for those that are chosen
+    totals = [loss for loss, _ in ranked]  # with what was added; infinite for one that is chosen
     own: dict[str, list[int]] = {}
     for at, (_, candidate) in enumerate(ranked):
         own.setdefault(candidate.template, []).append(at)
@@ -116,13 +116,13 @@ def _spread(ranked: Sequence[tuple[float, Candidate]]) -> list[Candidate]:
     while len(taken) < min(SPREAD, len(ranked)):
         chosen = totals.index(min(totals))
         taken.append(chosen)
-        params = ranked[chosen][1].params
-        for at in own[ranked[chosen][1].template]:
-            differ = sum(map(operator.ne, ranked[at][1].params, params))
+        totals[chosen] = math.inf
+        candidate = ranked[chosen][1]
+        own[candidate.template].remove(chosen)
+        for at in own[candidate.template]:
+            differ = sum(map(operator.ne, ranked[at][1].params, candidate.params))
             added[at] += ALIKE if differ <= 1 else KIN
             totals[at] = ranked[at][0] + added[at]
-        for at in taken:
-            totals[at] = math.inf
     first = set(taken)
     return [ranked[at][1] for at in taken] + [one for at, (_, one) in enumerate(ranked) if at not in first]
 
