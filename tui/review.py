@@ -11,7 +11,7 @@ from agentcompile.ir.advice import Standing
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Fallback, Kernel, Measured, Measurement, Plan, interval
 from agentcompile.runs.progress import State
-from agentcompile.runs.tables import duration
+from agentcompile.runs.tables import duration, interval_text
 
 from . import asks
 from .charts import PLOTS
@@ -99,7 +99,7 @@ def _step_line(state: State, found: list[Change], width: int, ink: Ink) -> Line:
     ratio = math.exp(plan.log_ratio)
     slower: Style = "warn" if ends is None else "good" if ends[0] > 1 else "bad" if ends[1] < 1 else "warn"
     known: Span = (f"PyTorch {duration(plan.baseline_ns)}  estimate {duration(estimate)}  ", "dim")
-    shown = f" ({ends[0]:.2f}–{ends[1]:.2f})" if ends else " (no interval)"
+    shown = f" {interval_text(plan.log_ratio, plan.half_width)}"
     spans: list[Span] = [
         ("Step ", "title"),
         known,

@@ -18,12 +18,11 @@ from agentcompile.ir.trial import (
     Measurement,
     Rejected,
     Trial,
-    interval,
     reason,
 )
 from agentcompile.runs.losses import why_lost
 from agentcompile.runs.progress import RegionProgress, State
-from agentcompile.runs.tables import duration
+from agentcompile.runs.tables import duration, interval_text
 
 from . import searching
 from .asks import APPROVE, CANCEL, DIFF, EDIT, OVERRIDE, REJECT, RERUN, SOURCE, UNDO
@@ -290,12 +289,11 @@ def detail(scene: Scene, view: View, candidate: str, width: int, ink: Ink) -> li
 
 
 def _times(m: Measurement, row: RegionProgress, width: int, ink: Ink) -> list[Line]:
-    ends = interval(m.log_ratio, m.half_width)
-    shown = f" ({ends[0]:.2f}–{ends[1]:.2f})" if ends else " (no interval)"
+    shown = interval_text(m.log_ratio, m.half_width)
     facts: list[tuple[str, str | Span]] = [
         ("median", f"{duration(m.median_ns)}, p95 {duration(m.p95_ns)}"),
         (m.baseline, duration(m.baseline_ns)),
-        ("ratio", (f"{m.speedup:.3f}×{shown} {m.comparison.lower()}", tone(m.speedup))),
+        ("ratio", (f"{m.speedup:.3f}× {shown} {m.comparison.lower()}", tone(m.speedup))),
         ("rounds", f"{m.rounds}, {m.dropped} dropped, {m.processes} processes, {m.batch} launches each"),
     ]
     if len(m.times_ns) >= FEW_TIMES:

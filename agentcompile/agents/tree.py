@@ -12,7 +12,7 @@ from typing import Literal
 
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.attempt import Role, Times, Written
-from agentcompile.ir.trial import Cancelled, Disturbed, Measured, Verdict
+from agentcompile.ir.trial import WIDEST, Cancelled, Disturbed, Measured, Verdict
 
 ROOT = 0
 TOP = 5
@@ -118,12 +118,8 @@ def ratio(node: Node, other: Node) -> Ratio | None:
     if not (node.over_reference < math.inf and other.over_reference < math.inf):
         return None
     log, half = math.log(other.over_reference / node.over_reference), math.hypot(node.half_width, other.half_width)
-    half = min(half, _WIDEST)
+    half = min(half, WIDEST)
     return Ratio(ratio=math.exp(log), least=math.exp(log - half), most=math.exp(log + half))
-
-
-_WIDEST = 10.0
-"""Half the width, as a logarithm, of an interval that says nothing."""
 
 
 def children(nodes: Sequence[Node], id: int) -> tuple[Node, ...]:

@@ -32,6 +32,7 @@ from agentcompile.ir.trial import (
     Rejected,
     TimedOut,
     Verdict,
+    interval,
     reason,
 )
 
@@ -59,17 +60,13 @@ class Beside:
     def told(self) -> dict[str, Json]:
         """The comparison as a question shows it: the speedup, and its confidence interval."""
         known = math.isfinite(self.log_ratio)
-        ends = (self.log_ratio - self.half_width, self.log_ratio + self.half_width)
+        ends = interval(self.log_ratio, self.half_width)
         return {
             "incumbent": clean(self.label, 200),
             "comparison": self.comparison,
             "speedup": round(math.exp(self.log_ratio), 4) if known else None,
-            "interval": [round(math.exp(end), 4) for end in ends] if known and self.half_width < _WIDEST else None,
+            "interval": [round(end, 4) for end in ends] if ends else None,
         }
-
-
-_WIDEST = 10.0
-"""Half the width, as a logarithm, of an interval that says nothing."""
 
 
 def told(verdict: Verdict, region: Region, floor_ns: float, beside: Beside | None = None) -> dict[str, Json]:

@@ -157,6 +157,12 @@ def _confirmed(state: State, kernel: Kernel) -> Measurement | None:
     return last.get("confirm") or last.get("search")
 
 
+def interval_text(log_ratio: float, half_width: float) -> str:
+    """Return the interval of a ratio for people: `(1.20–1.35)`, or that there is none."""
+    ends = interval(log_ratio, half_width)
+    return f"({ends[0]:.2f}–{ends[1]:.2f})" if ends else "(no interval)"
+
+
 def rough(ratio: float, digits: int) -> str:
     """Return an estimate of a ratio with as many digits as it deserves: 761 as 800 where it is one."""
     return f"{float(f'{ratio:.{digits}g}'):,.10g}"

@@ -78,7 +78,7 @@ def shipped(always: str = "", only_so: str = "") -> tuple[tuple[Plan, ...], list
     return plans, events
 
 
-def fallen(plans: Sequence[Plan]) -> list[str]:
+def fallbacks(plans: Sequence[Plan]) -> list[str]:
     return [one.region for plan in plans for one in plan.parts if not isinstance(one.choice, Kernel)]
 
 
@@ -90,7 +90,7 @@ def test_right_lengths_ship_as_they_were_measured() -> None:
 
 def test_what_is_wrong_in_other_lengths_alone_costs_the_lengths_and_no_kernel() -> None:
     plans, events = shipped(only_so="p0")
-    assert fallen(plans) == []
+    assert fallbacks(plans) == []
     assert plans[-1].prompts == PromptLengths()
     (warned,) = (event for event in events if isinstance(event, Warned))
     assert warned.text.startswith("prompts run as usual: the model is wrong where prompts run in chunks of 128")
@@ -98,7 +98,7 @@ def test_what_is_wrong_in_other_lengths_alone_costs_the_lengths_and_no_kernel() 
 
 def test_a_kernel_that_is_wrong_in_every_length_is_found() -> None:
     plans, events = shipped(always="p1")
-    assert fallen(plans) == ["p1"]
+    assert fallbacks(plans) == ["p1"]
     assert not [event for event in events if isinstance(event, Warned) and "as usual" in event.text]
 
 
