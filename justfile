@@ -31,8 +31,7 @@ demo: setup
 
 # Everything that must be green: lint, types, contracts, tests that need no GPU.
 test: setup lint types contracts
-    "{{ bin }}/python" -m pytest -m "not gpu and not alone" -n auto --maxprocesses 4 --dist loadscope --durations 12
-    "{{ bin }}/python" -m pytest -m "alone and not gpu" --durations 12
+    "{{ bin }}/python" -m tests
 
 # Style: ruff's rules and its formatting, and nothing that is dead.
 lint: setup

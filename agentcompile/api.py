@@ -19,6 +19,7 @@ from agentcompile.lockfile.schema import Lock
 from agentcompile.options import DEFAULT_CONTEXT, SETTINGS, Options, Setting, checkpoint_named, resolve
 from agentcompile.replay.load import replay_lock
 from agentcompile.runs.session import Journal, RunDirectory
+from agentcompile.runs.status import nothing_done
 from agentcompile.system import hub
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def _compile(
 
 
 def _run(options: Options, emit: Emit, module: torch.nn.Module | None = None) -> Lock:
-    """Compile, and record the run where it has a directory.
+    """Compile, and record the run where it has a directory; one that failed on its arguments leaves none.
 
     Raises:
         AgentCompileError: the compilation failed for a reason that the user can fix; the run's last event says so.
@@ -193,7 +194,8 @@ def _run(options: Options, emit: Emit, module: torch.nn.Module | None = None) ->
 
     if not options.run_dir:
         return compile_model(options, emit, module=module)
-    with Journal(RunDirectory.create(Path(options.run_dir), encode(options))) as journal:
+    run = RunDirectory.create(Path(options.run_dir), encode(options))
+    with Journal(run) as journal:
 
         def both(event: Event) -> None:
             journal.append(event)
@@ -202,6 +204,8 @@ def _run(options: Options, emit: Emit, module: torch.nn.Module | None = None) ->
         try:
             return compile_model(options, both, module=module)
         except AgentCompileError as error:
+            if nothing_done(run.state(), error) and run.discard():
+                raise
             with suppress(AgentCompileError, OSError):  # a full disk was reported already
                 both(RunFailed(exit_code=int(error.exit_code), message=error.message, hint=error.hint))
             raise

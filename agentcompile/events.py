@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentcompile.ir import codec as _codec
-from agentcompile.ir.advice import Advice, Claim, Proposal, Usage
+from agentcompile.ir.advice import Advice, AnswerItem, Claim, Usage
 from agentcompile.ir.cleaning import Clean as _Clean
 from agentcompile.ir.cleaning import clean as clean
 from agentcompile.ir.cleaning import harmless as harmless
@@ -185,7 +185,7 @@ class AdviceMissed(_Clean):
     kind: Literal["advice-missed"] = "advice-missed"
     regions: tuple[str, ...]
     reason: str
-    refused: tuple[Proposal, ...] = ()
+    refused: tuple[AnswerItem, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

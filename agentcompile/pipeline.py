@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from agentcompile.lockfile.files import reserve_lock
 from agentcompile.lockfile.schema import Lock
 from agentcompile.options import Options
 from agentcompile.planning.alternatives import alternatives_of
-from agentcompile.planning.covering import TIMED, choose, cover, search
+from agentcompile.planning.covering import TIMED, choose, cover, finishing, search
 from agentcompile.planning.overrides import known_plan, legal
 from agentcompile.planning.plans import Planned, estimate
 from agentcompile.planning.steps import confirm_steps, tune_steps, untimed_steps
@@ -63,7 +64,7 @@ def compile_model(
     if options.review and steering is None:
         raise AgentCompileError(
             "review: nobody can be asked here",
-            hint="compile with the command line, whose run waits for a person, or set review to false",
+            hint="compile with the command line, whose run waits for review, or set review to false",
         )
     check(options)
     strategy = strategy_of(options.strategy)
@@ -93,6 +94,7 @@ def compile_model(
             tuning = tuning_session(
                 prepared, evaluator, known, budget, recalled.advised(counsels.advice), steering, emit,
                 options.seed, pace.improved, options.strategy, consulting(prepared, counsels, known, strategy.tries),
+                partial(finishing, prepared, options.choose),
             )  # fmt: skip
             steering.know_spaces(legal(spaces))
             if planned is not None:

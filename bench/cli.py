@@ -6,6 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
+from agentcompile.cli.paragraphs import below
 from agentcompile.errors import AgentCompileError, ExitCode
 
 Recipe = Callable[[Sequence[str]], int]
@@ -33,6 +34,27 @@ RECIPES: Mapping[str, tuple[str, str]] = {
 WORDS: Mapping[str, str] = {name: about for name, (_, about) in RECIPES.items()}
 """Recipe name to one line about it, for a shell's completion."""
 
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "run": ("--suite ci --out suite.json", "--suite cpu --seconds 60 --out suite.json"),
+    "figures": ("--model qwen3-0.6b --out figures.json", "--target cuda:0 --model llama-3.2-1b"),
+    "firsts": ("sample.lock.toml --model sample --out firsts.json",),
+    "harness": ("--out harness.json",),
+    "busy": ("--spinning 2 --out busy.json",),
+    "overhead": ("--lock sample.lock.toml --model sample",),
+    "ladder": ("--seconds 60 --out ladder.json",),
+    "steps": ("cuda.lock.toml --out steps.json",),
+    "long": ("sample.lock.toml --model sample --out long.json",),
+    "advised": ("RUN --out advised.json",),
+    "refine": ("softmax.py --attempts 5 --advisor openai:NAME",),
+    "app": ("--out app.json",),
+    "spaces": ("bench/models/sample --kind linear-residual",),
+    "campaign": ("--kind mutants --count 60 --only linear", "--kind false-rejects --only attention"),
+    "compare": ("before.json after.json --fail-on-slower", "suite.json --arms agentcompile,hf-eager"),
+    "report": ("suite.json --out suite",),
+    "readme": ("--check",),
+}
+"""What may follow each recipe's name, below its help."""
+
 
 def run(arguments: Sequence[str]) -> int:
     """Run the recipe that comes first with the other arguments, or list the recipes; return an exit code.
@@ -41,6 +63,7 @@ def run(arguments: Sequence[str]) -> int:
 
     Raises:
         AgentCompileError: there is no such recipe (usage).
+        SystemExit: the recipe showed its help, or refused an option.
     """
     from importlib import import_module
 
@@ -57,4 +80,9 @@ def run(arguments: Sequence[str]) -> int:
         raise AgentCompileError(f"bench: no recipe is called {name!r}", hint=f"recipes: {', '.join(RECIPES)}")
     module = import_module(f".{RECIPES[name][0]}", __package__)
     recipe_run: Recipe = module.run
-    return recipe_run(arguments[1:])
+    try:
+        return recipe_run(arguments[1:])
+    except SystemExit as ended:  # argparse ends so when it has shown its help
+        if not ended.code and {"-h", "--help"}.intersection(arguments):
+            print(f"\n{below([f'agentcompile bench {name} {line}' for line in EXAMPLES[name]])}")
+        raise

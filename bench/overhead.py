@@ -159,7 +159,7 @@ def _pairs(
     lock, threads = (asked.lock or Path()).resolve(), threads_of(machine)
     build = Build(model=workload.model, lock=lock, home=None, threads=threads, target=machine.device)
     context, prompts = workload.context, [len(workload.ids)]
-    with evaluator_of(machine, asked.seed) as judge:
+    with evaluator_of(machine, asked.seed) as evaluator:
         for process in range(asked.processes):
             arm: Arm | None = None
             try:
@@ -170,7 +170,7 @@ def _pairs(
                 for number in range(asked.rounds):
                     generator = random.Random(f"{asked.seed}/{process}/{number}")
                     how: dict[str, Any] = {"calm": calm, "bearable": bearable_on(machine.device)}
-                    pair = pair_of(process, *_visits(arm, workload, generator, judge.ceiling, **how), workload.new)
+                    pair = pair_of(process, *_visits(arm, workload, generator, evaluator.ceiling, **how), workload.new)
                     found.append(pair)
                     told = f"{pair.collected_s / pair.plain_s - 1:+.2%}" if pair.kept else "disturbed: dropped"
                     say(f"process {process + 1} round {number + 1}: {told}")

@@ -1,4 +1,4 @@
-"""`agentcompile bench readme`: the figures of README.md and docs/benchmarks.md, from the committed results alone."""
+"""`agentcompile bench readme`: README.md's and docs/benchmarks.md's figures and bounds.toml, from committed results."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from agentcompile.measure.policy import POLICY
 
 from .figures.record import Figure
 from .harness.means import with_totals
-from .harness.result import Case, Interval, SuiteResult, read_result
+from .harness.result import Case, Interval, SuiteResult, read_result, results_in
 from .harness.trial import LLAMA, OURS
 from .refine.markdown import rows as study_rows
 from .refine.recipe import read as read_study
 from .report.cells import number
 from .report.markdown import brief, device
+from .suite.bounds import BOUNDS, bounds_from
 from .suite.verdicts import compare_runs
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -50,10 +51,11 @@ REPEATS = "repeat"
 _TIMES = {"total": "time of a request", "token": "time per token", "first": "first token"}
 _SUITES = ("*-suite*.json", "*-ladder*.json")
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
+_TOML = "# figures: begin\n", "# figures: end\n"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Rewrite the parts of both files between their marks, or with `--check` return whether they are up to date."""
+    """Rewrite the parts of the files between their marks, or with `--check` return whether they are up to date."""
     parser = argparse.ArgumentParser(prog="agentcompile bench readme", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 3 when a file is out of date")
     asked = parser.parse_args(arguments)
@@ -75,10 +77,11 @@ def updated(name: str, text: str, lines: Iterable[str]) -> str:
     Raises:
         AgentCompileError: the marks around the figures are gone (usage).
     """
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+    marks = _TOML if name.endswith(".toml") else (BEGIN, END)
+    head, begin, rest = text.partition(marks[0])
+    _, end, tail = rest.partition(marks[1])
     if not begin or not end:
-        raise AgentCompileError(f"{name}: the marks around the figures are gone", hint=f"put back {BEGIN}{END}")
+        raise AgentCompileError(f"{name}: the marks around the figures are gone", hint=f"put back {''.join(marks)}")
     return "".join([head, begin, *(f"{line}\n" for line in lines), end, tail])
 
 
@@ -95,7 +98,7 @@ def headline(results: Path) -> Iterator[str]:
     ours = ("**agentcompile**, 95 %", "per token", "× roofline")
     yield f"| {' | '.join((*heads, *ours))} |"
     yield f"|---|---|{'--:|' * (len(heads) + len(ours) - 2)}"
-    for path in _suites(results, "*-suite*.json"):
+    for path in results_in(results, "*-suite*.json"):
         result = with_totals(read_result(path))
         for case in (case for case in result.cases if case.mode == "greedy"):
             yield f"| {' | '.join(_row(result, case))} |"
@@ -185,19 +188,16 @@ def details(results: Path) -> Iterator[str]:
         if BEFORE not in path.name:
             yield from _refined(path)
     for pattern in _SUITES:
-        for path in _suites(results, pattern):
+        for path in results_in(results, pattern):
             yield from _suite(path)
 
 
 PAGES: Mapping[Path, Callable[[Path], Iterator[str]]] = {
     _ROOT / "README.md": headline,
     _ROOT / "docs" / "benchmarks.md": details,
+    BOUNDS: bounds_from,
 }
 """The files with figures, and what makes the lines between their marks from a folder of results."""
-
-
-def _suites(results: Path, pattern: str) -> list[Path]:
-    return [path for path in sorted(results.glob(pattern)) if not path.stem.endswith(".samples")]
 
 
 def _read(results: Path, pattern: str) -> list[dict[str, Any]]:
@@ -302,8 +302,8 @@ def _suite(path: Path) -> Iterator[str]:
 
 
 def _knows(result: SuiteResult) -> str:
-    if (luck := result.luck.get("token")) is not None:
-        than = f"{luck:.2g} times" if luck > 1 else "no more than"
+    if (effect := result.luck.get("token")) is not None:
+        than = f"{effect:.2g} times" if effect > 1 else "no more than"
         return f"(its variance is {than} that of rounds alone, as processes differ)"
     count = len({timed.process for case in result.cases for timed in case.rounds})
     of = "one process of each arm" if count == 1 else f"{count} processes of each arm"

@@ -29,8 +29,8 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, help="the JSON file")
     asked = parser.parse_args(arguments)
     machine = this_machine(resolve({}).options)
-    with evaluator_of(machine, asked.seed) as judge:
-        found = judge.selftest(trials=asked.trials, rounds=asked.rounds)
+    with evaluator_of(machine, asked.seed) as evaluator:
+        found = evaluator.selftest(trials=asked.trials, rounds=asked.rounds)
     for what, count, wanted in (
         ("equal kernels called FASTER", found.false_faster, f"at most {MAX_FALSE:.1%}"),
         (f"{PLANTED:.0%} more work found", found.found, f"at least {MIN_FOUND:.0%}"),

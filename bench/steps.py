@@ -45,8 +45,8 @@ def run(arguments: Sequence[str]) -> int:
     begun, opened = revision(), open_lock(asked.lock, options)
     if opened.here.device == "cpu":
         raise AgentCompileError(f"{asked.lock}: is a lock for a CPU", hint="compile with --target cuda:0 first")
-    with evaluator_of(opened.here, options.seed) as judge:
-        read = judge.ceiling().dram_bytes_per_s
+    with evaluator_of(opened.here, options.seed) as evaluator:
+        read = evaluator.ceiling().dram_bytes_per_s
     bench = Bench(opened)
     positions = [int(text) for text in asked.positions.split(",")]
     by_position = [(str(at), bench.time(bench.serving(at), at), bench.bytes(at)) for at in positions]

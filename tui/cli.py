@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcompile.checkpoint.names import gguf_at
+from agentcompile.cli.paragraphs import Paragraphs, below
 from agentcompile.cli.render import Screen
 from agentcompile.cli.terminal import nobody
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from .start import Start
 
 USAGE = "agentcompile tui [MODEL | RUN | LOCK]"
+EXAMPLES = (
+    "agentcompile tui",
+    "agentcompile tui bench/models/sample --seconds 120",
+    "agentcompile tui latest --speed 10",
+)
+"""Lines below the help."""
 _SIGNALLED = 128
 """Exit codes from here on are of signals."""
 _LAST_LOOK_S = 0.3
@@ -52,6 +59,8 @@ def parser() -> argparse.ArgumentParser:
         usage=f"{USAGE} [OPTIONS]",
         description="Watch a compile, steer it, decide on its plan, and lock what is faster. "
         "Without an argument: a page to choose from.",
+        epilog=below(EXAMPLES),
+        formatter_class=Paragraphs,
         allow_abbrev=False,
     )
     made.add_argument(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from agentcompile.control import commands
 from agentcompile.ir.trial import Kernel
+from agentcompile.runs.folders import resuming
 
 from .decided import Change, changes
 from .ink import Span
@@ -24,16 +25,11 @@ def stopping(scene: Scene, view: View, screen: ScreenSpec) -> Step:
     under_way = [f"{short(label)} of {row.name}" for row in state.rows for _, label in row.under_way]
     lost: Span = (f"Lost: {', '.join(under_way[:LISTED])}, not measured to its end.", "warn")
     if not under_way:
-        lost = ("Nothing is under way, so that nothing is lost.", "")
+        lost = ("Nothing is running, so that nothing is lost.", "")
     kept = f"Kept: {state.counts.total} trials and {len(state.decided)} decisions."
-    about: tuple[Span, ...] = (lost, (kept, ""), (f"It goes on with: {resuming(scene.path)}", "dim"))
+    about: tuple[Span, ...] = (lost, (kept, ""), (f"Resume with: {resuming(scene.path)}", "dim"))
     title = f"Stop the run {scene.run}"
     return asked(view, Dialog(title=title, about=about, does="stops it and leaves", effect=Call(what="stop")))
-
-
-def resuming(path: str) -> str:
-    """Return the command that goes on with a run."""
-    return f"agentcompile compile --resume --run-dir {path}"
 
 
 def approving(scene: Scene, view: View, screen: ScreenSpec) -> Step:

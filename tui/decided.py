@@ -149,7 +149,7 @@ def _saved_ns(sites: int, measurement: Measurement | None) -> float:
 
 def _choice(state: State, measured: Choice, word: Decided) -> Choice:
     if word.word == "rejected":
-        return Fallback(reason=word.reason or "rejected by a person", decided_by="human")
+        return Fallback(reason=word.reason or "rejected by user", decided_by="human")
     point = word.instead
     if word.word != "overridden" or point is None:
         return measured

@@ -1,6 +1,6 @@
 """A run followed from outside: its events in slices that leave the screen alive, its compiler's stderr, its life.
 
-In: a run directory. Out: what a `Scene` says of the run. Invariant: `poll` takes no longer than it was allowed,
+In: a run directory. Out: what a `Scene` shows of the run. Invariant: `poll` takes no longer than it was allowed,
 so a run of a hundred thousand events streams in while keys still work.
 """
 
@@ -25,7 +25,7 @@ from agentcompile.events import (
 from agentcompile.ir.trial import Measured, Trial
 from agentcompile.runs.persistent import GrowingSequence
 from agentcompile.runs.progress import State, apply
-from agentcompile.runs.session import OPTIONS, Record, RunDirectory
+from agentcompile.runs.session import OPTIONS, EventRecord, RunDirectory
 
 from .ink import Span
 from .logs import KEPT, said
@@ -57,8 +57,8 @@ class Feed:
         self._begin = clock()
         self._follower = Follower(self.run, clock=clock)
         self._state = State()
-        self._past: Iterator[Record] | None = None
-        self._next: Record | None = None
+        self._past: Iterator[EventRecord] | None = None
+        self._next: EventRecord | None = None
         self._first_ms = self._last_ms = 0
         self._log: deque[LogLine] = deque(maxlen=KEPT)
         self._shown: tuple[LogLine, ...] = ()
@@ -128,7 +128,7 @@ class Feed:
             self._next, news = next(self._past, None), True
         return news
 
-    def _note(self, record: Record) -> None:
+    def _note(self, record: EventRecord) -> None:
         self._first_ms = self._first_ms or record.at_ms
         self._last_ms = max(self._last_ms, record.at_ms)
         match record.event:

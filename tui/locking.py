@@ -9,7 +9,7 @@ from agentcompile.events import DriftFound
 from agentcompile.ir.trial import Kernel
 from agentcompile.lockfile.schema import Lock, LockTarget
 from agentcompile.runs.progress import State
-from agentcompile.runs.tables import plan_line, prompt_lines
+from agentcompile.runs.tables import plan_line, prompt_lines, stage_name
 
 from .asks import SOURCE, WRITE, commanded
 from .decided import changes
@@ -34,7 +34,7 @@ _GRADES: dict[str, Span] = {
     "remeasure": ("◐ remeasure", "warn"),
     "refuse": ("✗ refused", "bad"),
 }
-_BY = {"overridden": "a person", "rejected": "a person", "approved": "measurement, a person approved"}
+_BY = {"overridden": "user", "rejected": "user", "approved": "measurement, approved by user"}
 _AHEAD: Span = ("○ to write", "dim")
 _DONE: Span = ("✓ locked", "good")
 
@@ -111,7 +111,7 @@ def lock_facts(lock: Lock) -> tuple[tuple[str, str], ...]:
         for choice in plan.choices:
             inner = ", ".join(f"{key}={value}" for key, value in choice.params.items())
             what = f"{choice.template.partition('/')[2]}({inner})" if choice.use == "kernel" else "PyTorch"
-            by = {"measured": "measurement", "human": "a person", "fallback": "measurement"}[choice.decided_by]
+            by = {"measured": "measurement", "human": "user", "fallback": "measurement"}[choice.decided_by]
             rows.append((choice.name, f"{what}, decided by {by}"))
     return tuple(rows)
 
@@ -135,7 +135,7 @@ def _writing(scene: Scene) -> Line | None:
     state = scene.state
     if scene.life not in ("live", "paused") or state.lock is not None or not state.settled:
         return None
-    now = f"◐ {state.stage or 'starting'}{f': {state.working}' if state.working else ''}"
+    now = f"◐ {stage_name(state.stage or 'starting')}{f': {state.working}' if state.working else ''}"
     return line(("Writing it: ", "title"), (now, "accent"))
 
 
@@ -148,7 +148,7 @@ def _replay_line(scene: Scene, ink: Ink) -> Line:
         )
     name = "Check" if replay.what == "check" else "Replay"
     if replay.exit_code is None:
-        stage = replay.state.stage or "starting"
+        stage = stage_name(replay.state.stage or "starting")
         return line((f"{name}: ", "title"), (f"◐ {stage}", "accent"), _stages(replay))
     said = next((text for text in reversed(replay.said) if text), "")
     word: Span = ("✓ holds", "good")
@@ -161,7 +161,7 @@ def _replay_line(scene: Scene, ink: Ink) -> Line:
 
 
 def _stages(replay: Replay) -> Span:
-    done = [f"{row.stage} {row.seconds:.1f} s" for row in replay.state.stages if row.seconds is not None]
+    done = [f"{stage_name(row.stage)} {row.seconds:.1f} s" for row in replay.state.stages if row.seconds is not None]
     return ("  " + "  ".join(done)) if done else "", "dim"
 
 
@@ -179,7 +179,7 @@ def detail(scene: Scene, view: View, field: str, width: int, ink: Ink) -> list[L
         lines += [line(), line(("Replay" if replay.what == "replay" else "Check", "head"))]
         for row in replay.state.stages:
             mark: Span = ("✓ ", "good") if row.seconds is not None else ("◐ ", "accent")
-            lines.append(line(mark, f"{row.stage:<9}", (f" {row.detail}", "dim")))
+            lines.append(line(mark, f"{stage_name(row.stage):<10}", (f" {row.detail}", "dim")))
         style: Style = "dim"
         for text in replay.said:
             lines += [line((piece, style)) for piece in ink.wrap(text, width)]
@@ -190,7 +190,7 @@ def detail(scene: Scene, view: View, field: str, width: int, ink: Ink) -> list[L
 
 def _not_replayed(scene: Scene, view: View, screen: ScreenSpec) -> str:
     if scene.replay is not None and scene.replay.exit_code is None:
-        return f"A {scene.replay.what} is under way."
+        return f"A {scene.replay.what} is running."
     return "" if scene.lock_path and scene.lock_text else "No lock was written yet."
 
 

@@ -9,7 +9,7 @@ from typing import assert_never
 from agentcompile import events as e
 from agentcompile.ir.trial import Fallback, Measured, reason
 from agentcompile.lockfile.drift import difference
-from agentcompile.runs.tables import duration, plan_line
+from agentcompile.runs.tables import duration, plan_line, stage_name
 
 from .grid import Column, Entry
 from .ink import Ink, Line, Span, Style, line
@@ -82,9 +82,9 @@ def said(event: e.Event) -> tuple[str, Span] | None:
         case e.RunStarted():
             return "run", (f"{event.model} on {event.target.device}, agentcompile {event.version}", "")
         case e.StageStarted():
-            return event.stage, (event.detail or "began", "dim")
+            return stage_name(event.stage), (event.detail or "began", "dim")
         case e.StageFinished():
-            return event.stage, (f"{event.seconds:.1f} s  {event.detail}", "")
+            return stage_name(event.stage), (f"{event.seconds:.1f} s  {event.detail}", "")
         case e.GraphCaptured():
             return "capture", (_captured(event), "")
         case e.RegionFound():
@@ -142,7 +142,7 @@ def said(event: e.Event) -> tuple[str, Span] | None:
         case e.Watched():
             return "run", (f"a screen follows it, drawn at most {event.ui_hz:g} times a second", "dim")
         case e.ReviewOpened():
-            return "review", (f"{len(event.regions)} regions wait for a person", "warn")
+            return "review", (f"{len(event.regions)} regions wait for review", "warn")
         case e.RunFailed():
             return "failed", (
                 f"exit {event.exit_code}: {event.message}{'; ' + event.hint if event.hint else ''}",

@@ -102,7 +102,7 @@ def _facts(node: Node, opened: Opened, refined: Refined) -> Iterator[tuple[str, 
         yield "time", duration(node.ns)
         yield "incumbent", (f"{views.faster(node, opened.incumbent_ns)} as fast as it", tone_of(node))
     if node.sound and opened.floor_ns > 0:
-        yield "floor", f"{views.over(node.ns, opened.floor_ns)} its time"
+        yield "roofline", f"{views.over(node.ns, opened.floor_ns)} its time"
     if node.verdict is not None and not node.sound:
         yield "why", (reason(node.verdict), "bad" if node.settled else "warn")
     if node.repeats is not None:
@@ -187,7 +187,7 @@ def _session(refined: Refined, opened: Opened, width: int, ink: Ink) -> Iterator
     facts += [
         (subject.bar if subject is not None else "incumbent", duration(opened.incumbent_ns)),
         ("PyTorch", duration(opened.reference_ns)),
-        ("floor", duration(opened.floor_ns) if opened.floor_ns > 0 else "not known"),
+        ("roofline", duration(opened.floor_ns) if opened.floor_ns > 0 else "not known"),
         ("arm", f"{opened.arm}, {opened.strategy}, seed {opened.seed}"),
     ]
     facts += [(role, name) for role, name in refined.answers]

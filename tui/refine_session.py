@@ -77,7 +77,7 @@ class RefineSession(Session):
                 return _told(f"the session {sessions.hold(folder, steer.what)}")
             case "stop":
                 said = sessions.stop(folder, now=False)
-                return _told(f"the session {said}; go on with: {sessions.resume_command(folder.path)}")
+                return _told(f"the session {said}; resume with: {sessions.resume_command(folder.path)}")
             case "stop-now":
                 sessions.stop(folder, now=True)
                 return Outcome(leave=True)

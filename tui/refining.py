@@ -11,7 +11,7 @@ from agentcompile.agents.tree import ROOT, Node, best, dead, leaderboard
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.trial import reason
 from agentcompile.runs.searches import Curve
-from agentcompile.runs.status import STOPPED
+from agentcompile.runs.status import was_asked
 from agentcompile.runs.tables import duration
 
 from . import branches, chrome, logs, nodes, steers
@@ -29,7 +29,7 @@ COLUMNS = (
     Column(head="state", width=14),
     Column(head="time", width=7, right=True),
     Column(head="ratio", width=6, right=True),
-    Column(head="floor", width=7, right=True, drop=1),
+    Column(head="roofline", width=8, right=True, drop=1),
     Column(head="who", width=9, drop=3),
     Column(head="found", width=12, grow=2, drop=2),
 )
@@ -38,7 +38,7 @@ _STANDINGS = (
     Column(head="state", width=14),
     Column(head="time", width=8, right=True),
     Column(head="ratio", width=8, right=True),
-    Column(head="floor", width=8, right=True),
+    Column(head="roofline", width=8, right=True),
     Column(head="who", width=10, grow=1, drop=1),
 )
 _TALL, _PLOT = 36, 5
@@ -177,7 +177,7 @@ def life_of(scene: Scene) -> Span:
         return ("‖ stopped", "warn") if failure.exit_code >= 128 else ("✗ failed", "bad")
     if scene.state.finished is None or scene.state.status != "finished":
         return "‖ interrupted", "warn"
-    return ("‖ stopped", "warn") if scene.state.finished.detail == STOPPED else ("✓ finished", "good")
+    return ("‖ stopped", "warn") if was_asked(scene.state.finished.detail) else ("✓ finished", "good")
 
 
 def _answers(refined: Refined, width: int, ink: Ink) -> Line:
@@ -202,14 +202,14 @@ def news(scene: Scene) -> Span:
     if state.failure is not None and state.status == "failed":
         said = f"{state.failure.message}{'; ' + state.failure.hint if state.failure.hint else ''}"
         if refined.nodes and refined.goes_on not in said:
-            said += f"; go on with: {refined.goes_on}"
+            said += f"; resume with: {refined.goes_on}"
         return said, "warn" if state.failure.exit_code >= 128 else "bad"
     if state.finished is None or state.status != "finished":
         why = f": {scene.ending.rstrip('.')}" if scene.ending else ""
-        return f"Interrupted{why}. Go on with: {refined.goes_on}", "warn"
+        return f"Interrupted{why}. Resume with: {refined.goes_on}", "warn"
     admitted = views.best_admissible(refined.nodes)
-    if state.finished.detail == STOPPED:
-        return f"A person stopped it. Go on with: {refined.goes_on}", "warn"
+    if was_asked(state.finished.detail):
+        return f"Stopped by user. Resume with: {refined.goes_on}", "warn"
     ending = f"Finished: {state.finished.detail.rstrip('.') or 'it said no reason'}."
     if admitted is None:
         return f"{ending} No kernel is surely faster than the incumbent.", ""
@@ -223,7 +223,7 @@ def _asked(refined: Refined) -> Span:
 
 def _under_way(scene: Scene) -> Span:
     if scene.life == "paused":
-        return "Paused before the next attempt: space lets it go on.", "warn"
+        return "Paused before the next attempt: space resumes it.", "warn"
     return (f"▲ {scene.state.warnings[-1]}", "warn") if scene.state.warnings else _last(known(scene))
 
 
@@ -239,7 +239,7 @@ def _last(refined: Refined) -> Span:
             time = f", {duration(last.ns)}, {views.faster(last, opened.incumbent_ns)}" if last.sound else ""
             return f"The last attempt made node {last.id} from node {last.parent}: {word}{time}.", "dim"
         case _:
-            return ("The first attempt is under way.", "dim") if refined.nodes else ("", "")
+            return ("The first attempt is running.", "dim") if refined.nodes else ("", "")
 
 
 def spent(scene: Scene) -> Usage:
@@ -265,7 +265,7 @@ def _bar_line(refined: Refined, width: int, ink: Ink) -> Line:
     opened, subject = opened_of(refined.entries), refined.subject
     times = [f"PyTorch {duration(opened.reference_ns)}"]
     if opened.floor_ns > 0:
-        times.append(f"floor {duration(opened.floor_ns)}")
+        times.append(f"roofline {duration(opened.floor_ns)}")
     after = "   " + ", ".join(times)
     name = f"to beat {duration(opened.incumbent_ns)}{f' ({subject.incumbent})' if subject is not None else ''}"
     return line((ink.fit(name, min(ink.width(name), width - ink.width(after))), "title"), (after, "dim"))
@@ -333,7 +333,7 @@ def _led(refined: Refined, width: int, ink: Ink) -> list[Line]:
         lines.append(line(
             (f"{place}  ", "dim"), ink.fit(f"node {node}", 10), (ink.fit(state[0], 16), state[1]),
             ink.fit(time, 9, right=True), (ink.fit(ratio[0], 9, right=True), ratio[1]),
-            (f"   {floor} the floor", "dim"),
+            (f"   {floor} the roofline", "dim"),
         ))  # fmt: skip
     return lines
 

@@ -18,10 +18,10 @@ from agentcompile.control.client import send
 from agentcompile.control.commands import Command, Reply, Stop, Watch
 from agentcompile.errors import AgentCompileError
 from agentcompile.lockfile.files import read_lock
+from agentcompile.runs.folders import resuming
 from agentcompile.runs.recorded_searches import RecordedSearches
 
 from . import asks, chrome, compiler, source
-from .confirming import resuming
 from .feed import Feed
 from .ink import Ink
 from .locking import lock_facts

@@ -49,7 +49,7 @@ def _kernel_missing(scene: Scene, view: View, screen: ScreenSpec) -> str:
 def _works(scene: Scene, view: View, screen: ScreenSpec) -> str:
     if scene.life in WORKS:
         return ""
-    return f"No process works on this session; go on with it: {known(scene).goes_on}"
+    return f"No process works on this session; resume it: {known(scene).goes_on}"
 
 
 def _no_prune(scene: Scene, view: View, screen: ScreenSpec) -> str:
@@ -88,7 +88,7 @@ def _ending(what: Steering, title: str, lost: str, does: str) -> Does:
     def does_it(scene: Scene, view: View, screen: ScreenSpec) -> Step:
         about: tuple[Span, ...] = (
             (lost, "warn"),
-            (f"Kept: {len(known(scene).nodes)} nodes of the tree. It goes on with: {known(scene).goes_on}", "dim"),
+            (f"Kept: {len(known(scene).nodes)} nodes of the tree. Resume with: {known(scene).goes_on}", "dim"),
         )
         return asked(view, Dialog(title=title, about=about, does=does, effect=Steer(what=what)))
 
@@ -164,7 +164,7 @@ def _act(name: str, key: str, help: str, does: Does, why_not: WhyNot, word: str 
     return Act(name, (key,), help, does, why_not, "run", word)
 
 
-PAUSE = _act("pause", "space", "hold the session before its next attempt; then let it go on", _held, _works)
+PAUSE = _act("pause", "space", "pause before the next attempt, or resume", _held, _works)
 PRUNE = _act("prune", "x", "close the branch of the node; asks first", _pruned, _no_prune)
 PROMOTE = _act(
     "promote", "P", "make the node's kernel a template that `compile` searches; asks first", _promoted, _no_promotion
@@ -181,7 +181,7 @@ STOP = Act(
     "stop",
     ("Q",),
     "end the session in the middle of its attempt, and leave; asks first",
-    _ending("stop-now", "End the session now", "Lost: the attempt that is under way, with its questions.", "ends it"),
+    _ending("stop-now", "End the session now", "Lost: the attempt that is running, with its questions.", "ends it"),
     _works,
     "app",
     "stop now",

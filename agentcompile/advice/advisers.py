@@ -41,7 +41,7 @@ class NoAdvice:
 
 
 @dataclass(frozen=True, slots=True)
-class RandomOrder:
+class RandomAdviser:
     """A seeded shuffle, the same for the same region on every machine: the baseline that advice has to beat."""
 
     seed: int
@@ -70,7 +70,7 @@ class Meanwhile:
 
 
 def _random(argument: str) -> Adviser | None:
-    return RandomOrder(int(argument)) if argument.isascii() and argument.isdecimal() else None
+    return RandomAdviser(int(argument)) if argument.isascii() and argument.isdecimal() else None
 
 
 ADVISERS: tuple[tuple[str, str, Callable[[str], Adviser | None]], ...] = (

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar, cast
 
-from agentcompile.advice.asked import Asked
+from agentcompile.advice.asked import PromptRegion
 from agentcompile.advice.claims import ROWS, structural
 from agentcompile.advice.prompt import CLAIMED, HINTED, RANKED, RATIONALE, SEQUENCES, Prompt
 from agentcompile.advice.sequences import followed
 from agentcompile.events import clean
-from agentcompile.ir.advice import Advice, AdvisedSequence, Claim, Diagnosis, Hint, Proposal, SequenceCounts
+from agentcompile.ir.advice import Advice, AdvisedSequence, AnswerItem, Claim, Diagnosis, Hint, SequenceCounts
 from agentcompile.ir.codec import CodecError, decode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.template import ParamValue, Template
@@ -29,7 +29,8 @@ MOST_CHARACTERS = 400_000
 DEEPEST = 12
 """Most levels of nested lists and objects; a valid answer has seven."""
 _SHOWN = 120
-_FENCED = re.compile(r"^[ ]{0,3}```[a-zA-Z]*[ ]*\n(.*?)^[ ]{0,3}```[ ]*$", re.DOTALL | re.MULTILINE)
+_OPENS, _CLOSES = re.compile(r" {0,3}```[a-zA-Z]* *"), re.compile(r" {0,3}``` *")
+"""A line that opens a fenced block, and one that closes it; the second may open one too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ class Reading:
 
     advice: dict[str, Advice]
     """Advice by the graph's region id, for every region of the prompt that is mentioned; `order` holds its ranking."""
-    refused: tuple[Proposal, ...] = ()
+    refused: tuple[AnswerItem, ...] = ()
     """Refused items that belong to no region."""
 
 
@@ -100,7 +101,7 @@ def answer_of(text: str, *, fenced: bool) -> Json:
     if len(text) > MOST_CHARACTERS:
         raise AnswerError(f"{len(text)} characters, at most {MOST_CHARACTERS} are read")
     if fenced:
-        blocks: list[str] = _FENCED.findall(text)
+        blocks = fenced_blocks(text)
         if len(blocks) != 1:
             raise AnswerError(f"{len(blocks)} fenced blocks where there must be one")
         text = blocks[0]
@@ -115,6 +116,24 @@ def answer_of(text: str, *, fenced: bool) -> Json:
     return found
 
 
+def fenced_blocks(text: str) -> list[str]:
+    """Return what stands in the fenced blocks of a text, each with its line breaks; a block that is not closed is none.
+
+    The time is linear in the text's length, whatever the text is.
+    """
+    blocks = list[str]()
+    opened: list[str] | None = None
+    for line in text.split("\n"):
+        if opened is None:
+            opened = [] if _OPENS.fullmatch(line) else None
+        elif _CLOSES.fullmatch(line):
+            blocks.append("".join(opened))
+            opened = None
+        else:
+            opened.append(f"{line}\n")
+    return blocks
+
+
 def _deep(value: Json) -> bool:
     level: list[Json] = [value]
     for _ in range(DEEPEST):
@@ -125,7 +144,7 @@ def _deep(value: Json) -> bool:
 
 def read_answer(found: Json, prompt: Prompt, who: str) -> Reading:
     """Return what an answer says about the regions, templates and candidates of `prompt`; `who` names the answerer."""
-    refused: list[Proposal] = []
+    refused: list[AnswerItem] = []
     advice: dict[str, Advice] = {}
     items = found.get("regions") if isinstance(found, dict) else None
     if isinstance(found, dict):
@@ -153,8 +172,8 @@ def read_answer(found: Json, prompt: Prompt, who: str) -> Reading:
 
 @dataclass(slots=True)
 class _Reader:
-    asked: Asked
-    said: list[Proposal] = field(default_factory=list)
+    asked: PromptRegion
+    said: list[AnswerItem] = field(default_factory=list)
     counts: SequenceCounts = field(default_factory=SequenceCounts)
 
     def read(self, item: dict[str, Json], who: str) -> Advice:
@@ -189,7 +208,7 @@ class _Reader:
         if reason := _too_long(found.limit) or _too_long(found.evidence) or _no_time(found.attainable_us):
             self.said.append(_no("diagnosis", _shown(found.limit), reason))
             return None
-        self.said.append(Proposal(what="diagnosis", text=_shown(found.limit), accepted=True))
+        self.said.append(AnswerItem(what="diagnosis", text=_shown(found.limit), accepted=True))
         return replace(found, limit=clean(found.limit, RATIONALE), evidence=clean(found.evidence, RATIONALE))
 
     def _label(self, item: dict[str, Json]) -> str:
@@ -199,7 +218,7 @@ class _Reader:
         if reason := _too_long(label.text) or _too_long(label.rationale):
             self.said.append(_no("label", _shown(label.text), reason))
             return ""
-        self.said.append(Proposal(what="label", text=_shown(label.text), accepted=True))
+        self.said.append(AnswerItem(what="label", text=_shown(label.text), accepted=True))
         return clean(label.text, RATIONALE)
 
     def _ranked(self, item: dict[str, Json]) -> Iterator[tuple[str, str]]:
@@ -217,7 +236,7 @@ class _Reader:
                 self.said.append(_no("rank", ranked.candidate, reason))
             else:
                 seen.add(candidate.id)
-                self.said.append(Proposal(what="rank", text=candidate.label, accepted=True))
+                self.said.append(AnswerItem(what="rank", text=candidate.label, accepted=True))
                 yield candidate.id, clean(ranked.rationale, RATIONALE)
 
     def _sequences(self, item: dict[str, Json]) -> Iterator[AdvisedSequence]:
@@ -229,7 +248,7 @@ class _Reader:
                 continue
             self.counts += SequenceCounts(partial=1) if found.stopped else SequenceCounts(full=1)
             text = _shown(f"from {found.start[:12]}: {', '.join(f'{s.name}={s.value}' for s in found.steps)}")
-            self.said.append(Proposal(what="sequence", text=text, accepted=True))
+            self.said.append(AnswerItem(what="sequence", text=text, accepted=True))
             if found.stopped:
                 self.said.append(_no("sequence", f"step {len(found.steps) + 1} of it", found.stopped))
             yield found
@@ -272,7 +291,7 @@ class _Reader:
                 seen.add((template.id, hint.param))
                 if values := self._values(template, hint, domain):
                     text = f"{template.id} {hint.param}: {', '.join(str(value) for value in values)}"
-                    self.said.append(Proposal(what="hint", text=text, accepted=True))
+                    self.said.append(AnswerItem(what="hint", text=text, accepted=True))
                     yield Hint(
                         template=template.id,
                         param=hint.param,
@@ -304,7 +323,7 @@ class _Reader:
             same = (made.says, made.template, made.value)
             reason = "said twice" if same in seen else self._refusal(made, semantic)
             shown = " ".join(_shown(part) for part in same if part)
-            self.said.append(Proposal(what=kind, text=shown, accepted=not reason, reason=reason))
+            self.said.append(AnswerItem(what=kind, text=shown, accepted=not reason, reason=reason))
             if not reason:
                 seen.add(same)
                 template = self.asked.templates[made.template].id if made.template is not None else ""
@@ -355,8 +374,8 @@ def _too_long(text: str) -> str:
     return f"{len(text)} characters, at most {RATIONALE} are allowed" if len(text) > RATIONALE else ""
 
 
-def _no(what: str, text: str, reason: str) -> Proposal:
-    return Proposal(what=what, text=text, accepted=False, reason=reason)  # type: ignore[arg-type] # a literal at each call
+def _no(what: str, text: str, reason: str) -> AnswerItem:
+    return AnswerItem(what=what, text=text, accepted=False, reason=reason)  # type: ignore[arg-type] # a literal at each call
 
 
 def _shown(value: object) -> str:

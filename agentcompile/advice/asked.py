@@ -1,6 +1,7 @@
 """One region of a prompt: a question, and the short ids by which prompt and answer name its templates and candidates.
 
-In: a question. Out: an `Asked`, whose `key` is the identity of what the ids mean, however a prompt words the question.
+In: a question. Out: a `PromptRegion`, whose `key` is the identity of what the ids mean, however a prompt words the
+question.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ so that answers to earlier prompts stay usable.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class PromptRegion:
     """One region of a prompt: the question, and the meaning of the ids in it."""
 
     id: str
@@ -67,7 +68,7 @@ class Asked:
         more = [*(one for one in defaults if one is not None), *(every[at] for at in sorted(drawn))]
         return {**self.candidates, **{name: one for one in more if (name := self.name(one)) not in self.candidates}}
 
-    def sampled(self, most: int) -> Asked:
+    def sampled(self, most: int) -> PromptRegion:
         """Return this with at most `most` of the listed candidates, evenly spaced, each with the id that it has here.
 
         It is for a shorter text. An answer to that is read, and recorded, with the whole list.
@@ -112,11 +113,11 @@ class Asked:
         return {(candidate.template, candidate.params): candidate for candidate in self.question.candidates}
 
 
-def asked_about(question: Question) -> Asked:
+def asked_about(question: Question) -> PromptRegion:
     """Return `question` with ids for its region, its templates and the listed candidates."""
     every = tuple(question.candidates)
     step = max(math.ceil(len(every) / LISTED), 1)
-    return Asked(
+    return PromptRegion(
         id=f"r{question.region.id[:8]}",
         question=question,
         templates={f"t{at}": template for at, template in enumerate(question.templates, 1)},

@@ -20,7 +20,7 @@ from agentcompile.advice.ledger import Booking, Ledger, Price
 from agentcompile.advice.prompt import Prompt
 from agentcompile.advice.room import Room, halves, is_too_long
 from agentcompile.advice.schema import Names, names_in
-from agentcompile.advice.wire import Ask, Reply, Wire, WireError
+from agentcompile.advice.wire import ModelRequest, Reply, Wire, WireError
 from agentcompile.events import AdviserCalled, AdviserReplied, Emit, silent
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.digest import Json
@@ -67,7 +67,7 @@ class TooLong(Unanswered):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PromptRequest:
     """What a model is asked, whatever the request format."""
 
     system: str
@@ -112,7 +112,7 @@ class Requester:
         self._refused = ""
         self._lock = threading.Lock()
 
-    def ask(self, request: Request, read: Callable[[Reply, Rung], T]) -> T | Unanswered:
+    def ask(self, request: PromptRequest, read: Callable[[Reply, Rung], T]) -> T | Unanswered:
         """Ask in one request format after another until `read` returns; it raises `AnswerError` to try the next."""
         reason = ""
         rung = self._rung
@@ -134,7 +134,7 @@ class Requester:
                 self._rung = rung = max(rung, min(self._rung, len(RUNGS)))
         return Unanswered(reason=reason or "the server knows no way of asking", final=True)
 
-    def _attempts(self, request: Request, rung: Rung) -> Reply | Unanswered | str:
+    def _attempts(self, request: PromptRequest, rung: Rung) -> Reply | Unanswered | str:
         """Return a reply, `Unanswered` when no advice can be had, or why this request format does not work."""  # noqa: DOC501
         for attempt in range(1, ATTEMPTS + 1):
             if self._refused:
@@ -157,7 +157,7 @@ class Requester:
             self._sleep(wait_s)
         raise AssertionError("every attempt returns")
 
-    def _call(self, request: Request, rung: Rung) -> Reply | Unanswered:
+    def _call(self, request: PromptRequest, rung: Rung) -> Reply | Unanswered:
         system = request.system + (_FENCE if rung == "text" else "")
         most = None if request.most_answer is None else request.most_answer()
         if most == 0:  # another thread has learnt more meanwhile
@@ -168,7 +168,7 @@ class Requester:
         with self._lock:
             number = next(self._numbers)
         self._emit(AdviserCalled(call=number, booked=booking.usage, way=rung))
-        ask = Ask(
+        ask = ModelRequest(
             system=system,
             user=request.user,
             rung=rung,
@@ -244,7 +244,7 @@ class Client:
 
     def _asked(self, prompt: Prompt) -> Answered | Unanswered | None:
         """Ask just that; None where the server has turned out to have no room for it, or for its answer."""
-        request = Request(
+        request = PromptRequest(
             system=prompt.system,
             user=prompt.user,
             names=names_in(prompt.asked, prompt.detail.listed),

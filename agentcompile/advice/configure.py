@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcompile.advice.client import Client
-from agentcompile.advice.counsel import Asks, Counsel
+from agentcompile.advice.counsel import Counsel, PromptAnswerer
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import OpenAIWire, needs_openai
@@ -126,7 +126,7 @@ def ceilings_of(options: Options) -> Ceilings:
     )
 
 
-def client_of(options: Options, emit: Emit, spent: Usage, *, answered_by: str = "") -> Asks:
+def client_of(options: Options, emit: Emit, spent: Usage, *, answered_by: str = "") -> PromptAnswerer:
     """Return a client of the server that ``openai:MODEL[@BASE_URL]`` names, with the spending limits of `options`.
 
     Raises:

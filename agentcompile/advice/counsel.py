@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from agentcompile.advice.answer import Reading
-from agentcompile.advice.asked import Asked
+from agentcompile.advice.asked import PromptRegion
 from agentcompile.advice.claims import measured
 from agentcompile.advice.client import Unanswered
 from agentcompile.advice.exchange import Answered, Cassette, Exchange
@@ -34,8 +34,8 @@ _UNNAMED = 2.0
 """Distance of a value that no hint names, counted in places behind the last hinted value."""
 
 
-class Asks(Protocol):
-    """Whoever answers a prompt."""
+class PromptAnswerer(Protocol):
+    """A client that answers prompts: a language model, recorded answers, or a script in tests."""
 
     def ask(self, prompt: Prompt) -> Answered | Unanswered:
         """Answer a prompt, or say why not; called from several threads."""
@@ -104,7 +104,7 @@ class Counsel:
         self,
         first: Mapping[str, tuple[Question, Advice]],
         *,
-        asks: Asks | None = None,
+        asks: PromptAnswerer | None = None,
         recalls: Cassette | None = None,
         keeps: Cassette | None = None,
         tell: Emit = silent,
@@ -151,7 +151,7 @@ class Counsel:
             fresh = prompt if len(left) == len(prompt.asked) else prompt_of([asked.question for asked in left])
             self._start(self.asks, fresh)
 
-    def _start(self, asks: Asks, prompt: Prompt) -> None:
+    def _start(self, asks: PromptAnswerer, prompt: Prompt) -> None:
         self.waiting += 1
         threading.Thread(target=self._ask, args=(asks, prompt), daemon=True, name="adviser").start()
 
@@ -168,8 +168,8 @@ class Counsel:
     def consult(self, question: Question, *, asks: bool = True) -> Advice | None:
         """Ask about one region now, wait for the answer and return it; None when there is none.
 
-        What is recorded about the same focus is taken first, so that a resumed search hears the same; a question that
-        got no answer is not asked again. Without `asks` only what is recorded counts.
+        What is recorded about the same focus is taken first, so that a resumed search gets the same answer; a question
+        that got no answer is not asked again. Without `asks` only what is recorded counts.
 
         Raises:
             AgentCompileError: the exchange cannot be written (environment).
@@ -187,7 +187,7 @@ class Counsel:
             return None
         return answered.reading.advice.get(question.region.id, Advice(label=""))
 
-    def _recorded(self, asked: Asked) -> Answered | None:
+    def _recorded(self, asked: PromptRegion) -> Answered | None:
         cassettes = (one for one in (self._recalls, self._keeps) if one is not None)
         return next((found for one in cassettes if (found := one.recall(asked)) is not None), None)
 
@@ -258,7 +258,7 @@ class Counsel:
             )
             self.waiting = 0
 
-    def _ask(self, asks: Asks, prompt: Prompt) -> None:
+    def _ask(self, asks: PromptAnswerer, prompt: Prompt) -> None:
         try:
             self._came.put((prompt, _answer(asks, prompt)))
         except AgentCompileError as error:  # for example a full disk: raised again when the answer is taken
@@ -316,7 +316,7 @@ class Counsel:
         self._tell(AdviceTaken(region=region, exchange=exchange.digest, advice=ranked, head=head))
 
 
-def _answer(asks: Asks, prompt: Prompt) -> Answered | Unanswered:
+def _answer(asks: PromptAnswerer, prompt: Prompt) -> Answered | Unanswered:
     """Ask; an adviser that fails in any way is one that said nothing.
 
     Raises:

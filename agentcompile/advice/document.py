@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import median
 
-from agentcompile.advice.asked import Asked
+from agentcompile.advice.asked import PromptRegion
 from agentcompile.advice.claims import reductions
 from agentcompile.advice.detail import FULL, Detail
 from agentcompile.backends import backend_of
@@ -25,7 +25,7 @@ from agentcompile.ir.expr import parse
 from agentcompile.ir.graph import Node
 from agentcompile.ir.region import Port
 from agentcompile.ir.scope import scope
-from agentcompile.ir.search_events import Memory
+from agentcompile.ir.search_events import RecalledPoint
 from agentcompile.ir.target import most_shared_bytes
 from agentcompile.ir.template import Candidate, Launch, Param, Params, Template
 from agentcompile.ir.trial import NO_INTERVAL, Measured, Trial, reason
@@ -76,7 +76,7 @@ def machine(question: Question) -> Json:
     return facts
 
 
-def region(asked: Asked, detail: Detail = FULL) -> Json:
+def region(asked: PromptRegion, detail: Detail = FULL) -> Json:
     """Return what is known about one region: work, limits, templates, candidates and trials, as much as `detail` says.
 
     Ids keep their meaning when fewer candidates are listed.
@@ -143,7 +143,7 @@ def _port(port: Port) -> Json:
     return [quoted(port.name), port.role, port.access, port.dtype, *extents]
 
 
-def _template(id: str, template: Template, asked: Asked, detail: Detail) -> Json:
+def _template(id: str, template: Template, asked: PromptRegion, detail: Detail) -> Json:
     own: dict[str, Json] = {"template": id, "name": quoted(template.id), "language": template.language}
     if detail.line:
         own["about"] = prose(template.about, detail.line)
@@ -225,11 +225,11 @@ def _used(template: Template, candidate: Candidate, question: Question) -> Itera
         yield from (found.registers, found.shared_bytes, found.spill_bytes) if found is not None else (None,) * 3
 
 
-def _point(candidate: Candidate, asked: Asked) -> list[Json]:
+def _point(candidate: Candidate, asked: PromptRegion) -> list[Json]:
     return [asked.template(candidate), *(_plain(value) for _, value in candidate.params)]
 
 
-def _history(asked: Asked, detail: Detail) -> dict[str, Json]:
+def _history(asked: PromptRegion, detail: Detail) -> dict[str, Json]:
     """Return the last trial of each candidate: the fastest first, then those that failed, with the reason.
 
     A candidate that is not listed is named by its values.
@@ -252,7 +252,7 @@ def _history(asked: Asked, detail: Detail) -> dict[str, Json]:
     return {**found, "launches_of_trials": sizes} if sizes else found
 
 
-def _focus(asked: Asked) -> dict[str, Json]:
+def _focus(asked: PromptRegion) -> dict[str, Json]:
     """Return where the search stands, if it does: at a candidate and those above it, or before a round."""
     told: list[Json] = [_of_focus(asked, id) for id in asked.question.focus]
     if asked.question.round:
@@ -261,7 +261,7 @@ def _focus(asked: Asked) -> dict[str, Json]:
     return {"focus": told} if told else {}
 
 
-def _of_focus(asked: Asked, id: str) -> Json:
+def _of_focus(asked: PromptRegion, id: str) -> Json:
     """Return a candidate of the focus with what was measured of it."""
     candidate = next(one for one in asked.question.candidates if one.id == id)
     trials = [trial for trial in asked.question.history if trial.candidate.id == id]
@@ -269,7 +269,7 @@ def _of_focus(asked: Asked, id: str) -> Json:
     return [quoted(asked.name(candidate)), *_point(candidate, asked), *found]
 
 
-def _remembered(one: Memory) -> list[Json]:
+def _remembered(one: RecalledPoint) -> list[Json]:
     speed: list[Json] = [_rounded(one.speedup, 3), "times PyTorch"] if one.speedup else []
     return [quoted(one.verdict), *speed, *(["its text changed since: check again"] if one.stale else [])]
 

@@ -6,21 +6,20 @@ asked together or one by one. The files may have any origin and are decoded as s
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from agentcompile.advice.answer import AnswerError, Reading, answer_of, read_answer
-from agentcompile.advice.asked import Asked
+from agentcompile.advice.asked import PromptRegion
 from agentcompile.advice.prompt import Prompt
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import canonical, digest
+from agentcompile.system.plain_files import write_atomically
 
 FORMAT = 1
 """Format version of a file; a greater one is refused."""
@@ -88,7 +87,7 @@ class Cassette:
         """The exchanges by digest."""
         return {exchange.digest: exchange for exchange in self._by_key.values()}
 
-    def recall(self, asked: Asked) -> Answered | None:
+    def recall(self, asked: PromptRegion) -> Answered | None:
         """Return the recorded answer about one region; None when there is none."""
         exchange = self._by_key.get(asked.key)
         if exchange is None:
@@ -116,14 +115,10 @@ class Cassette:
             AgentCompileError: the file cannot be written (environment).
         """
         path = self.folder / f"{exchange.digest[:32]}{ENDING}"
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            part.write_bytes(exchange_bytes(exchange))
-            part.replace(path)
+            write_atomically(path, exchange_bytes(exchange))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
             raise AgentCompileError(
                 f"{path}: {error.strerror or error}",
                 exit_code=ExitCode.ENVIRONMENT,

@@ -1,7 +1,7 @@
 """The prompt for a language model: a pure function of questions about regions, with a version and a digest.
 
 In: questions, the hottest first. Out: a `Prompt`: two messages, and the tables that map the ids of an answer back to
-templates and candidates. The first message holds the rules and is the same for every question, but for what it says of
+templates and candidates. The first message holds the rules and is the same for every question, but for its lines about
 data that only some have; the second holds nothing but data. A prompt may be shorter, by leaving out what a `Detail`
 leaves out: the tables stay those of the whole.
 """
@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentcompile.advice.asked import Asked, asked_about
+from agentcompile.advice.asked import PromptRegion, asked_about
 from agentcompile.advice.brief import brief_rules
 from agentcompile.advice.claims import CLAIMS
 from agentcompile.advice.detail import FULL, Detail
@@ -24,7 +24,7 @@ from agentcompile.ir.digest import Json, digest
 VERSION = "advise/6"
 """Prompt version, raised with every change of the text or of its data.
 
-Recorded answers do not belong to it, but to the ids that they name (`Asked.key`).
+Recorded answers do not belong to it, but to the ids that they name (`PromptRegion.key`).
 """
 RANKED, HINTED, CLAIMED, RATIONALE = 32, 32, 24, 400
 """Most items of an answer for a region: candidates, hints, claims and risks each; and characters of a rationale."""
@@ -36,7 +36,7 @@ SEQUENCES, STEPS = 6, 8
 class Prompt:
     """One request about one or more regions."""
 
-    asked: tuple[Asked, ...]
+    asked: tuple[PromptRegion, ...]
     system: str
     user: str
     detail: Detail = FULL

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from agentcompile.advice.asked import Asked
+from agentcompile.advice.asked import PromptRegion
 from agentcompile.advice.brief import ITEMS, SENTENCE
 from agentcompile.advice.claims import CLAIMS
 from agentcompile.ir.digest import Json
@@ -27,7 +27,7 @@ class Names:
     """(template, parameter, values); a template's name may mean another one in each region."""
 
 
-def names_in(asked: Sequence[Asked], listed: int) -> Names:
+def names_in(asked: Sequence[PromptRegion], listed: int) -> Names:
     """Return the names in a question that lists at most `listed` candidates of each region."""
     templates = [(id, template) for one in asked for id, template in one.templates.items()]
     domains = [(id, param.name, tuple(param.domain)) for id, template in templates for param in template.params]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentcompile.advice.asked import Asked
+from agentcompile.advice.asked import PromptRegion
 from agentcompile.advice.prompt import STEPS
 from agentcompile.ir.advice import AdvisedSequence
 from agentcompile.ir.cleaning import clean
@@ -35,7 +35,7 @@ class _Step:
     """The new value, or the id of the new template in the prompt."""
 
 
-def followed(asked: Asked, start: str, steps: Sequence[Json], rationale: str) -> AdvisedSequence | str:
+def followed(asked: PromptRegion, start: str, steps: Sequence[Json], rationale: str) -> AdvisedSequence | str:
     """Return the legal beginning of a sequence; where it has no legal step, return why.
 
     `start` names a candidate, or a template for its defaults. At most `STEPS` steps are followed.
@@ -65,7 +65,7 @@ def followed(asked: Asked, start: str, steps: Sequence[Json], rationale: str) ->
     )
 
 
-def _start(asked: Asked, name: str) -> Candidate | None:
+def _start(asked: PromptRegion, name: str) -> Candidate | None:
     template = asked.templates.get(name)
     if template is None:
         return asked.named(name)
@@ -75,7 +75,7 @@ def _start(asked: Asked, name: str) -> Candidate | None:
 _Change = tuple[Template, Params, Transformation]
 
 
-def _after(asked: Asked, at: Candidate, data: Json) -> tuple[Candidate, Transformation] | str:
+def _after(asked: PromptRegion, at: Candidate, data: Json) -> tuple[Candidate, Transformation] | str:
     """Return the candidate to which a step leads from `at`, and the step as it is kept; or why it is illegal."""
     try:
         step: _Step = decode(_Step, data, "step")
@@ -89,7 +89,7 @@ def _after(asked: Asked, at: Candidate, data: Json) -> tuple[Candidate, Transfor
     return (candidate, change) if candidate is not None else "its constraints, or the space, do not allow the point"
 
 
-def _template(asked: Asked, at: Candidate, step: _Step) -> _Change | str:
+def _template(asked: PromptRegion, at: Candidate, step: _Step) -> _Change | str:
     template = asked.templates.get(step.value) if isinstance(step.value, str) else None
     if template is None:
         return "no template of the region"
@@ -101,7 +101,7 @@ def _template(asked: Asked, at: Candidate, step: _Step) -> _Change | str:
     return template, template.carried(at.params), change
 
 
-def _parameter(asked: Asked, at: Candidate, step: _Step) -> _Change | str:
+def _parameter(asked: PromptRegion, at: Candidate, step: _Step) -> _Change | str:
     template = asked.templates[asked.template(at)]
     param = next((one for one in template.params if one.name == step.name), None)
     if param is None:

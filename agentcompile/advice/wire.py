@@ -42,7 +42,7 @@ class WireError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class ModelRequest:
     """One request."""
 
     system: str
@@ -78,7 +78,7 @@ class Reply:
 class Wire(Protocol):
     """A transport for requests; tests and replays have their own."""
 
-    def send(self, ask: Ask) -> Reply:
+    def send(self, ask: ModelRequest) -> Reply:
         """Send one request and return its response; called from several threads.
 
         Raises:
@@ -102,7 +102,7 @@ class OpenAIWire:
         self._end = threading.local()
         self._making = threading.Lock()
 
-    def send(self, ask: Ask) -> Reply:
+    def send(self, ask: ModelRequest) -> Reply:
         """Send one request and return its response, with its status also where that is an error.
 
         Raises:
@@ -210,7 +210,7 @@ def needs_openai() -> None:
         )
 
 
-def _format(ask: Ask) -> dict[str, Any]:
+def _format(ask: ModelRequest) -> dict[str, Any]:
     match ask.rung:
         case "json_schema":
             schema = answer_schema(ask.names) if ask.schema is None else ask.schema
@@ -269,5 +269,5 @@ def _retry_after(headers: Any) -> float | None:
         pass
     try:
         return max(parsedate_to_datetime(said).timestamp() - time.time(), 0.0)
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, IndexError, OverflowError):  # the last one of a year that fits no C integer
         return None

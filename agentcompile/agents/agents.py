@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from agentcompile.advice.client import Request, Requester, TooLong, Unanswered, Unrecorded
+from agentcompile.advice.client import PromptRequest, Requester, TooLong, Unanswered, Unrecorded
 from agentcompile.advice.exchange import Cassette, Exchange, Rung
 from agentcompile.advice.ledger import Ledger, Price
 from agentcompile.advice.room import Room
@@ -161,8 +161,8 @@ def _lengths(prompt: RolePrompt) -> Iterator[RolePrompt]:
     yield from (replace(prompt, user=user) for user in prompt.shorter)
 
 
-def _request(asked: RolePrompt, agent: Agent, room: Room) -> Request:
-    return Request(
+def _request(asked: RolePrompt, agent: Agent, room: Room) -> PromptRequest:
+    return PromptRequest(
         system=asked.system,
         user=asked.user,
         schema=asked.schema,

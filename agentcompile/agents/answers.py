@@ -1,7 +1,7 @@
 """Answers of agents, read strictly: a plan, or a template; anything else is a reason, never an exception.
 
-In: a text of any origin. Out: `Planned` or `Draft`, or why the text is neither. Nothing is repaired. What a template's
-manifest says of the region is written by the machine; the model says what its kernel needs.
+In: a text of any origin. Out: `PlanAnswer` or `Draft`, or why the text is neither. Nothing is repaired. The part of a
+template's manifest that follows from the region is written here; the model says what its kernel needs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import Json, canonical
 from agentcompile.ir.template import Accumulation, ParamValue
 
-T = TypeVar("T", "Planned", "Draft")
+T = TypeVar("T", "PlanAnswer", "Draft")
 LONGEST_TEXT = 4000
 """Most characters of a diagnosis, an instruction or notes."""
 LONGEST_IDEA = 300
@@ -39,7 +39,7 @@ _SHOWN = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlanAnswer:
     """What the plan role says: what limits the kernel, what to change, and where."""
 
     diagnosis: str
@@ -90,9 +90,9 @@ class Draft:
     notes: str = ""
 
 
-def read_plan(text: str) -> Planned | str:
+def read_plan(text: str) -> PlanAnswer | str:
     """Return the plan in an answer, or why there is none."""
-    plan = _read(Planned, text)
+    plan = _read(PlanAnswer, text)
     if isinstance(plan, str):
         return plan
     for name, most in (("diagnosis", LONGEST_TEXT), ("idea", LONGEST_IDEA), ("instruction", LONGEST_TEXT)):
@@ -234,6 +234,8 @@ def _read(cls: type[T], text: str) -> T | str:
         return clean(str(error), _SHOWN)
     except UnicodeEncodeError:
         return "half of a surrogate pair stands in it, which is no character"
+    except ValueError:  # `canonical` found a number such as 1e999, which Python reads as infinity
+        return "a number in it is out of the range of a float"
     return value
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentcompile.agents.folder import Asked
-from agentcompile.agents.policies import Chain, FromRoot, Policy
+from agentcompile.agents.policies import Chain, FromRoot, TreePolicy
 from agentcompile.agents.tree import Node
 from agentcompile.arguments import OPENAI_ADVISOR
 from agentcompile.errors import AgentCompileError
@@ -15,12 +15,12 @@ from agentcompile.options import Options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Arm:
+class AgentArm:
     """A way to use agents; the paper compares these at equal budgets."""
 
     plans: bool
     """Whether three agents work, or the code role alone."""
-    policy: Policy | None
+    policy: TreePolicy | None
     """None for that of the settings: a search over the tree."""
     temperatures: Mapping[Role, float]
     """What its agents are sampled with."""
@@ -30,24 +30,24 @@ class Arm:
 
 _THREE: Mapping[Role, float] = {"plan": 0.8, "code": 0.1, "debug": 0.1}
 _ONE: Mapping[Role, float] = {"code": 0.8}
-ARMS: Mapping[str, Arm] = {
-    "stark": Arm(plans=True, policy=None, temperatures=_THREE),
-    "sampling": Arm(plans=False, policy=FromRoot(), temperatures=_ONE, remembers=False),
-    "reflexion": Arm(plans=False, policy=Chain(), temperatures=_ONE),
-    "search-only": Arm(plans=False, policy=None, temperatures=_ONE),
-    "agents-only": Arm(plans=True, policy=Chain(), temperatures=_THREE),
+ARMS: Mapping[str, AgentArm] = {
+    "stark": AgentArm(plans=True, policy=None, temperatures=_THREE),
+    "sampling": AgentArm(plans=False, policy=FromRoot(), temperatures=_ONE, remembers=False),
+    "reflexion": AgentArm(plans=False, policy=Chain(), temperatures=_ONE),
+    "search-only": AgentArm(plans=False, policy=None, temperatures=_ONE),
+    "agents-only": AgentArm(plans=True, policy=Chain(), temperatures=_THREE),
 }
 """Arms by name; the first is the default."""
 
 
-def roles_for(node: Node, arm: Arm) -> tuple[Role, ...]:
+def roles_for(node: Node, arm: AgentArm) -> tuple[Role, ...]:
     """Return who works on a node: debug where it failed, else plan and then code; where one agent works, code."""
     if not arm.plans:
         return ("code",)
     return ("plan", "code") if node.sound else ("debug",)
 
 
-def roles_of(arm: Arm) -> tuple[Role, ...]:
+def roles_of(arm: AgentArm) -> tuple[Role, ...]:
     """Return the roles that an arm asks at some time."""
     return ("plan", "code", "debug") if arm.plans else ("code",)
 

@@ -8,6 +8,7 @@
     RUN/exchanges/              every question and its answer
     RUN/kernels/NODE/           template.toml, the kernel and what the gates said of it, for people
     RUN/asked/                  commands that the session reads between two attempts
+    RUN/worked.json             how long processes worked on the session, for its budget of seconds
     RUN/summary.json            the tree and the leaderboard, when a process of the session ended
     RUN/events.jsonl, run.lock  as in every run (see `runs.session`)
 
@@ -31,12 +32,15 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Contract, WrittenLanguage
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import Json, canonical
-from agentcompile.runs.session import RunDirectory, environment_error, write_atomically
+from agentcompile.runs.folders import started
+from agentcompile.runs.session import RunDirectory, environment_error
+from agentcompile.system.plain_files import write_atomically
 
 VERSION = 1
 SETTINGS, SUBJECT, CONTRACT, PRINCIPLES = "session.json", "subject.json", "contract.json", "principles.toml"
 JOURNAL, EXCHANGES, KERNELS, ASKED, SUMMARY = "refine.jsonl", "exchanges", "kernels", "asked", "summary.json"
-T = TypeVar("T", "Asked", "Subject", "Command")
+WORKED = "worked.json"
+T = TypeVar("T", "Asked", "Subject", "Command", "Worked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +120,13 @@ class Command:
     what: Literal["pause", "resume", "stop", "prune"]
     node: int = 0
     """The node whose branch is closed, for `prune`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worked:
+    """How long processes worked on a session; pauses and the times between processes do not count."""
+
+    seconds: float
 
 
 class SessionFolder:
@@ -199,6 +210,23 @@ class SessionFolder:
         found = _read(self.path / SUBJECT)
         return None if found is None else _decoded(Subject, found, self.path / SUBJECT)
 
+    def worked_s(self) -> float:
+        """Return the seconds that processes worked on the session until now.
+
+        Raises:
+            AgentCompileError: the file cannot be understood (usage).
+        """
+        found = _read(self.path / WORKED)
+        return 0.0 if found is None else _decoded(Worked, found, self.path / WORKED).seconds
+
+    def keep_worked_s(self, seconds: float) -> None:
+        """Write how long processes worked on the session.
+
+        Raises:
+            AgentCompileError: it cannot be written (environment).
+        """
+        self._write(WORKED, canonical(encode(Worked(seconds=seconds))) + b"\n")
+
     def introduce(self, subject: Subject, contract: Contract) -> None:
         """Write what is refined.
 
@@ -279,7 +307,7 @@ def sessions_in(runs: Path) -> tuple[Path, ...]:
     """Return the folders of sessions below `runs`, oldest first; empty when there are none."""
     if not runs.is_dir():
         return ()
-    return tuple(sorted(path.parent for path in runs.glob(f"*/{SETTINGS}")))
+    return tuple(sorted((path.parent for path in runs.glob(f"*/{SETTINGS}")), key=started))
 
 
 def _command(file: Path) -> list[Command]:

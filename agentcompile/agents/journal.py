@@ -112,7 +112,7 @@ def _whole(node: Node, reference_ns: float, *, pruned: bool) -> Node:
 
 
 def attempts_of(entries: Sequence[Entry]) -> int:
-    """Return how many attempts were made: judged, repeated and refused."""
+    """Return how many attempts were made: evaluated, repeated and refused."""
     return sum(isinstance(entry, (Node, Refused)) for entry in entries)
 
 
@@ -172,7 +172,7 @@ class JournalFollower:
         return bool(found) or shorter
 
 
-class Journal:
+class SessionJournal:
     """A journal's file; use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
@@ -224,7 +224,7 @@ class Journal:
         """Close the file."""
         self._file.close()
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> SessionJournal:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -19,8 +19,8 @@ from agentcompile.ir.digest import digest
 from agentcompile.search.settings import with_settings
 
 
-class Policy(Protocol):
-    """Chooses a node."""
+class TreePolicy(Protocol):
+    """A selection policy: it chooses the node of the tree that the next attempt starts from."""
 
     def choose(self, nodes: Sequence[Node], seed: int, attempt: int) -> int:
         """Return the id of the node that attempt number `attempt` starts from."""
@@ -51,7 +51,7 @@ class EpsilonGreedy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Greedy:
+class GreedyPolicy:
     """Always the fastest sound node, which may be the reference."""
 
     def choose(self, nodes: Sequence[Node], seed: int, attempt: int) -> int:
@@ -62,7 +62,7 @@ class Greedy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mcts:
+class MctsPolicy:
     """UCT (Kocsis and Szepesvári, 2006) over the attempts; a branch is worth its fastest node's share of the best."""
 
     exploration: float = math.sqrt(2)
@@ -96,7 +96,7 @@ class Mcts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evolutionary:
+class EvolutionaryPolicy:
     """Tournament selection among the fastest nodes; the reference has a share of its own."""
 
     population: int = 8
@@ -119,11 +119,12 @@ class Evolutionary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Always the last node: a chain of attempts, each made from the one before."""
+    """Always the last node of no dead branch: a chain of attempts, each made from the one before."""
 
     def choose(self, nodes: Sequence[Node], seed: int, attempt: int) -> int:
-        """Return the last node."""
-        return nodes[-1].id
+        """Return the last node of no dead branch; where a person closed them all, the root."""
+        closed = dead(nodes)
+        return next(node.id for node in reversed(nodes) if node.id not in closed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,20 +132,20 @@ class FromRoot:
     """Always the reference: attempts that know nothing of one another."""
 
     def choose(self, nodes: Sequence[Node], seed: int, attempt: int) -> int:
-        """Return the root."""
+        """Return the root, whatever the other nodes are."""
         return ROOT
 
 
-POLICIES: Mapping[str, Policy] = {
+POLICIES: Mapping[str, TreePolicy] = {
     "epsilon-greedy": EpsilonGreedy(),
-    "greedy": Greedy(),
-    "mcts": Mcts(),
-    "evolutionary": Evolutionary(),
+    "greedy": GreedyPolicy(),
+    "mcts": MctsPolicy(),
+    "evolutionary": EvolutionaryPolicy(),
 }
 """Policies by the name that `--strategy` takes; the first is the default."""
 
 
-def policy_of(text: str) -> Policy:
+def policy_of(text: str) -> TreePolicy:
     """Return the policy of `text`: a name, or a name and settings such as ``epsilon-greedy:epsilon=0.3``.
 
     Raises:

@@ -36,7 +36,7 @@ _CODE = ("{", "}", ";", "```", "#include")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class PrincipleEvidence:
     """One measurement: where, and the time without the idea divided by the time with it."""
 
     kind: str
@@ -56,12 +56,12 @@ class Principle:
     dead_end: bool
     revalidate_if: str
     """What must have changed before it is measured again."""
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[PrincipleEvidence, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Library:
-    """The file of principles."""
+class PrinciplesFile:
+    """The contents of a file of principles, and the version of its format."""
 
     version: int
     principles: tuple[Principle, ...]
@@ -76,7 +76,7 @@ def library(path: Path | None = None) -> tuple[Principle, ...]:
     if path is None:
         with importlib.resources.as_file(importlib.resources.files("agentcompile.agents") / FILE) as own:
             return library(own)
-    found = from_toml(Library, read_text(path), file=str(path))
+    found = from_toml(PrinciplesFile, read_text(path), file=str(path))
     if found.version > VERSION:
         raise AgentCompileError(
             f"{path}: version: {found.version} is newer than the {VERSION} that this agentcompile reads",
@@ -121,12 +121,14 @@ def learnt(nodes: Sequence[Node], contract: Contract, device: str) -> tuple[Prin
 
     An idea is a dead end where every attempt at it failed or is surely slower than its parent, and a rule where every
     one that has a time is surely faster than the kernel that it was made from. An attempt that failed and was mended
-    counts as what it became.
+    counts as what it became; one that was disturbed or cancelled says nothing of its idea.
     """
     found = dict[str, list[tuple[Node, Ratio | None]]]()
     for node in nodes:
         if node.parent is not None and (text := _idea(node)):
             became = _became(nodes, node)
+            if became is None and _unsettled(nodes, node):
+                continue
             found.setdefault(text, []).append((node, ratio(became, nodes[node.parent]) if became is not None else None))
     return tuple(
         Principle(
@@ -134,7 +136,7 @@ def learnt(nodes: Sequence[Node], contract: Contract, device: str) -> tuple[Prin
             languages=(contract.language,),
             dead_end=dead_end,
             revalidate_if=_OTHERS,
-            evidence=(Evidence(kind=contract.kind, device=device, ratio=_evidence(tried)),),
+            evidence=(PrincipleEvidence(kind=contract.kind, device=device, ratio=_evidence(tried)),),
         )
         for text, tried in found.items()
         if (dead_end := _refuted(tried)) or _proved(tried)
@@ -175,7 +177,7 @@ def library_text(principles: Sequence[Principle]) -> str:
     """Return the text of a library's file."""
     import tomli_w
 
-    table: Any = encode(Library(version=VERSION, principles=tuple(principles)))
+    table: Any = encode(PrinciplesFile(version=VERSION, principles=tuple(principles)))
     return tomli_w.dumps(table, multiline_strings=False)
 
 
@@ -196,6 +198,12 @@ def _became(nodes: Sequence[Node], node: Node) -> Node | None:
     mended = [_became(nodes, one) for one in children(nodes, node.id) if not one.instruction]
     sound = [one for one in mended if one is not None]
     return min(sound, key=lambda one: (one.over_reference, one.id), default=None)
+
+
+def _unsettled(nodes: Sequence[Node], node: Node) -> bool:
+    """Return whether the verdict of a node, or of one that was to mend it, is not of its code."""
+    menders = (one for one in children(nodes, node.id) if not one.instruction)
+    return not node.settled or any(_unsettled(nodes, one) for one in menders)
 
 
 def _idea(node: Node) -> str:

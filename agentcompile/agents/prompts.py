@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcompile.advice.prompt import readable
-from agentcompile.agents.answers import Planned, schema_of, shown_manifest, starting_of
+from agentcompile.agents.answers import PlanAnswer, schema_of, shown_manifest, starting_of
 from agentcompile.agents.principles import Principle, principle_data
 from agentcompile.agents.rules import rules
 from agentcompile.agents.tree import ROOT, Node, Ratio, ratio
@@ -24,12 +24,12 @@ from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.kind import TASK
 from agentcompile.ir.trial import reason
 
-VERSION = "agents/6"
+VERSION = "agents/7"
 """Prompt version, raised with every change of the text or of its data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Detail:
+class QuestionDetail:
     """How much a question shows, in characters."""
 
     kernels: int
@@ -40,8 +40,8 @@ class Detail:
     """Most of the feedback on any other node."""
 
 
-FULL = Detail(kernels=60_000, own=12_000, other=1_500)
-SHORTER = (Detail(kernels=12_000, own=4_000, other=400), Detail(kernels=0, own=1_500, other=160))
+FULL = QuestionDetail(kernels=60_000, own=12_000, other=1_500)
+SHORTER = (QuestionDetail(kernels=12_000, own=4_000, other=400), QuestionDetail(kernels=0, own=1_500, other=160))
 """What a question shows to a server that does not hold it whole, the longest first."""
 REFUSED = 4
 """The last refusals that are shown."""
@@ -78,11 +78,11 @@ def prompt_of(
     attempt: int,
     principles: Sequence[Principle] = (),
     refused: Sequence[str] = (),
-    plan: Planned | None = None,
+    plan: PlanAnswer | None = None,
 ) -> RolePrompt:
     """Return the question to `window.role` about a node; `refused` are the reasons of refused answers about it."""
 
-    def data(detail: Detail) -> str:
+    def data(detail: QuestionDetail) -> str:
         told: dict[str, Json] = {"version": VERSION, "role": window.role, "attempt": attempt}
         if window.role != "debug":
             told["principles"] = [principle_data(one) for one in principles]
@@ -142,7 +142,7 @@ def _contract(contract: Contract) -> Json:
     )
 
 
-def _place(plan: Planned) -> dict[str, Json]:
+def _place(plan: PlanAnswer) -> dict[str, Json]:
     return {"instruction": plan.instruction, "kernel_with_marks": plan.kernel_with_marks}
 
 
@@ -150,7 +150,7 @@ def _known(told: dict[str, Json]) -> dict[str, Json]:
     return {key: value for key, value in told.items() if value is not None}
 
 
-def _nodes(contract: Contract, nodes: Sequence[Node], window: Window, detail: Detail) -> list[Json]:
+def _nodes(contract: Contract, nodes: Sequence[Node], window: Window, detail: QuestionDetail) -> list[Json]:
     left = detail.kernels
     shown = set[int]()
     others = (nodes[id] for id in window.shown - {window.node})

@@ -1,7 +1,7 @@
-"""A session that refines one kernel: choose a node, ask the agents, check the answer, let it be judged, grow the tree.
+"""A session that refines one kernel: choose a node, ask the agents, check and evaluate the answer, grow the tree.
 
-In: a contract, who judges, who answers, the journal of the session, settings. Out: the fastest sound kernel, and why
-the session ended. Every answer that ends an attempt costs exactly one: it was judged, it was refused, or its code was
+In: a contract, who evaluates, who answers, the journal of the session, settings. Out: the fastest sound kernel, and why
+the session ended. Every answer that ends an attempt costs exactly one: it was evaluated or refused, or its code was
 there already. A session that was killed goes on from its journal, and with the recorded answers makes the same tree.
 """
 
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from agentcompile.advice.client import Unanswered, Unrecorded
 from agentcompile.agents.agents import Said
-from agentcompile.agents.answers import Planned, manifest_text, read_draft, read_plan
+from agentcompile.agents.answers import PlanAnswer, manifest_text, read_draft, read_plan
 from agentcompile.agents.arms import ARMS, roles_for
 from agentcompile.agents.journal import Entry, Opened, Pruned, Refused, attempts_of, nodes_of, opened_of, spent_of
 from agentcompile.agents.policies import POLICIES, policy_of
@@ -27,7 +27,7 @@ from agentcompile.agents.tree import ROOT, TOP, Node, RoleStep, best, dead
 from agentcompile.agents.windows import alone, window
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.advice import Usage
-from agentcompile.ir.attempt import Contract, Judge, Judged, Role, Written
+from agentcompile.ir.attempt import AttemptEvaluator, Contract, Evaluated, Role, Written
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import canonical
 from agentcompile.ir.trial import Measured
@@ -49,7 +49,7 @@ LEARNT = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a session works."""
+    """The settings of a session: its arm, its policy, and its limits."""
 
     arm: str = "stark"
     strategy: str = next(iter(POLICIES))
@@ -59,13 +59,13 @@ class Settings:
     patience: int = 0
     """Attempts without a faster kernel after which it gives up, at least `LEAST_ROUNDS`; 0 for never."""
     seconds: float = math.inf
-    """Seconds of this process after which no attempt begins."""
+    """Seconds of work, of all processes of the session together, after which no attempt begins."""
     device: str = ""
     """The machine's name, for the evidence of what is learnt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steering:
+class SessionSteering:
     """What a person asks of a session between two attempts."""
 
     stop: str = ""
@@ -97,7 +97,7 @@ class Outcome:
 
     @property
     def attempts(self) -> int:
-        """All attempts: judged, repeated and refused."""
+        """All attempts: evaluated, repeated and refused."""
         return attempts_of(self.entries)
 
     @property
@@ -114,8 +114,8 @@ class Asks(Protocol):
         ...
 
 
-class Record(Protocol):
-    """Where entries are kept: a `Journal`."""
+class EntryWriter(Protocol):
+    """Where entries are kept: a `SessionJournal`."""
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -123,31 +123,33 @@ class Record(Protocol):
         ...
 
     def append(self, entry: Entry) -> None:
-        """Keep an entry."""
+        """Write an entry, so that it is on disk when this returns."""
         ...
 
 
 def refine(
     contract: Contract,
-    judge: Judge,
+    evaluator: AttemptEvaluator,
     team: Asks,
-    record: Record,
+    record: EntryWriter,
     settings: Settings,
     *,
     principles: Sequence[Principle] = (),
     clock: Callable[[], float] = time.monotonic,
-    steer: Callable[[], Steering] = Steering,
+    spent_s: float = 0.0,
+    steer: Callable[[], SessionSteering] = SessionSteering,
 ) -> Outcome:
     """Make attempts until a kernel is at the floor, the budget is used up, or nobody answers.
 
-    `steer` is asked before every attempt, and may wait while a person pauses the session.
+    `steer` is asked before every attempt, and may wait while a person pauses the session. Earlier processes of the
+    session worked for `spent_s`.
 
     Raises:
         AgentCompileError: there is no such arm or strategy, the record is of another session (usage), or it cannot be
             written (environment).
     """
-    session = _Session(_opened(contract, record, settings), judge, team, record, settings, principles)
-    end, silences, stopped = clock() + settings.seconds, 0, ""
+    session = _Session(_opened(contract, record, settings), evaluator, team, record, settings, principles)
+    end, silences, stopped = clock() + settings.seconds - spent_s, 0, ""
     while not stopped:
         asked = steer()
         session.prune(asked.prune)
@@ -161,7 +163,7 @@ def refine(
     return Outcome(best=best(session.nodes), nodes=session.nodes, entries=record.entries, stopped=stopped)
 
 
-def _opened(contract: Contract, record: Record, settings: Settings) -> Contract:
+def _opened(contract: Contract, record: EntryWriter, settings: Settings) -> Contract:
     """Open the session or go on with it; return the contract with the times that its questions name."""  # noqa: DOC501
     if settings.arm not in ARMS:
         raise AgentCompileError(f"{settings.arm[:80]!r} is no arm", hint=f"arms: {', '.join(ARMS)}")
@@ -195,13 +197,13 @@ class _Session:
     def __init__(
         self,
         contract: Contract,
-        judge: Judge,
+        evaluator: AttemptEvaluator,
         team: Asks,
-        record: Record,
+        record: EntryWriter,
         settings: Settings,
         principles: Sequence[Principle],
     ) -> None:
-        self._contract, self._judge, self._team, self._record = contract, judge, team, record
+        self._contract, self._evaluator, self._team, self._record = contract, evaluator, team, record
         self._settings, self._arm = settings, ARMS[settings.arm]
         self._policy = self._arm.policy or policy_of(settings.strategy)
         self._principles = relevant(principles, contract)
@@ -223,7 +225,7 @@ class _Session:
         fastest, made, settings = best(self.nodes), self._attempts, self._settings
         floor_ns = self._contract.floor_ns
         if fastest is not None and floor_ns / ROOFLINE <= fastest.ns <= ROOFLINE * floor_ns:
-            return f"node {fastest.id} is within {ROOFLINE - 1:.0%} of the floor"
+            return f"node {fastest.id} is within {ROOFLINE - 1:.0%} of its roofline"
         if made >= settings.attempts:
             return f"{made} of {settings.attempts} attempts are made"
         patience = max(settings.patience, LEAST_ROUNDS)
@@ -274,7 +276,8 @@ class _Session:
                 log.append(replace(step, instruction=plan.instruction, idea=plan.idea, notes=plan.diagnosis))
                 continue
             draft = read_draft(said.text)
-            wrong = draft if isinstance(draft, str) else spans.refusal(draft.kernel) if role == "code" else ""
+            # Without a plan everything may change; a mark must be left by no role, or no plan could mark the kernel.
+            wrong = draft if isinstance(draft, str) else spans.refusal(draft.kernel)
             if isinstance(draft, str) or wrong:
                 self._refuse(id, f"{role}: {wrong}", (*log, step))
                 return None
@@ -283,7 +286,7 @@ class _Session:
             self._grow(id, written, tuple(log))
         return None
 
-    def _prompt(self, role: Role, id: int, plan: Planned | None) -> RolePrompt:
+    def _prompt(self, role: Role, id: int, plan: PlanAnswer | None) -> RolePrompt:
         remembers = self._arm.remembers
         shown = window(role, self.nodes, id, top=self._settings.top) if remembers else alone(role)
         ideas = learnt(self.nodes, self._contract, self._settings.device)[-LEARNT:] if remembers else ()
@@ -317,7 +320,7 @@ class _Session:
                 same, id=len(self.nodes), parent=parent, log=log, repeats=_origin(same), pruned=False, times=None
             )
         else:
-            node = _node(len(self.nodes), parent, written, self._judge.judge(written), log, self._contract)
+            node = _node(len(self.nodes), parent, written, self._evaluator.evaluate(written), log, self._contract)
         self._record.append(node)
         self.nodes = nodes_of(self._record.entries)
         self._contract = opened_of(self._record.entries).timed(self._contract)
@@ -328,25 +331,29 @@ def _origin(node: Node) -> int:
 
 
 def _node(
-    id: int, parent: int, written: Written, judged: Judged, log: tuple[RoleStep, ...], contract: Contract
+    id: int, parent: int, written: Written, evaluated: Evaluated, log: tuple[RoleStep, ...], contract: Contract
 ) -> Node:
-    sound, share, times = isinstance(judged.verdict, Measured) and judged.ns > 0, judged.over_reference, judged.times
+    sound, share, times = (
+        isinstance(evaluated.verdict, Measured) and evaluated.ns > 0,
+        evaluated.over_reference,
+        evaluated.times,
+    )
     if not 0 < share < math.inf:
-        share = judged.ns / max(contract.reference_ns, 1.0)
+        share = evaluated.ns / max(contract.reference_ns, 1.0)
     return Node(
         id=id,
         parent=parent,
         written=written,
-        verdict=judged.verdict,
-        ns=judged.ns if sound else math.inf,
+        verdict=evaluated.verdict,
+        ns=evaluated.ns if sound else math.inf,
         over_reference=share if sound else math.inf,
         times=times if times is not None and not times.agree(contract.times) else None,
-        feedback=json.dumps(encode(judged.feedback), sort_keys=True),
+        feedback=json.dumps(encode(evaluated.feedback), sort_keys=True),
         log=log,
     )
 
 
-def _planned(text: str, node: Node) -> tuple[Planned, Spans] | str:
+def _planned(text: str, node: Node) -> tuple[PlanAnswer, Spans] | str:
     """Return a plan for a node with its spans, or why the text is none."""
     plan = read_plan(text)
     if isinstance(plan, str):

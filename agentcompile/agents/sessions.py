@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from agentcompile.agents.folder import JOURNAL, Command, SessionFolder, sessions_in
-from agentcompile.agents.journal import Journal, Pruned, nodes_of
+from agentcompile.agents.journal import Pruned, SessionJournal, nodes_of
 from agentcompile.agents.tree import ROOT, Node
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.options import Options
 from agentcompile.runs import session, status
+from agentcompile.runs.folders import resuming
 from agentcompile.runs.status import Status
 
 _PATIENCE_S = 20.0
@@ -48,7 +49,7 @@ def status_of(folder: SessionFolder) -> Status:
 
 def resume_command(path: Path) -> str:
     """Return the command that goes on with a session."""
-    return f"agentcompile refine --resume --run-dir {path}"
+    return resuming(path, "refine")
 
 
 def check_node(nodes: Sequence[Node], id: int) -> None:
@@ -74,7 +75,7 @@ def prune(folder: SessionFolder, node: int) -> str:
     if folder.run.alive():
         folder.ask(Command(what="prune", node=node))
         return f"node {node} is closed before the next attempt"
-    with session.Journal(folder.run), Journal(folder.path / JOURNAL) as journal:
+    with session.Journal(folder.run), SessionJournal(folder.path / JOURNAL) as journal:
         if not nodes_of(journal.entries)[node].pruned:
             journal.append(Pruned(node=node))
     return f"node {node} is closed"
@@ -88,7 +89,7 @@ def hold(folder: SessionFolder, what: Literal["pause", "resume"]) -> str:
     """
     check_live(folder)
     folder.ask(Command(what=what))
-    return "waits before its next attempt" if what == "pause" else "goes on"
+    return "waits before its next attempt" if what == "pause" else "resumed"
 
 
 def stop(folder: SessionFolder, *, now: bool) -> str:
@@ -120,6 +121,6 @@ def check_live(folder: SessionFolder) -> None:
         AgentCompileError: no process works on it (environment); the hint is the command that goes on.
     """
     if not folder.run.alive():
-        hint = f"go on with it: {resume_command(folder.path)}"
+        hint = f"resume it: {resume_command(folder.path)}"
         text = f"{folder.path}: no process works on this session"
         raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)

@@ -39,7 +39,7 @@ class Listener:
     silence: Unanswered | None = None
 
     def ask(self, prompt: RolePrompt) -> Said | Unanswered:
-        """Ask the team."""
+        """Ask the team, and keep its failure where it gave no answer."""
         found = self.team.ask(prompt)
         self.silence = found if isinstance(found, Unanswered) else None
         return found

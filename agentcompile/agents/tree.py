@@ -40,7 +40,7 @@ class RoleStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A judged kernel, or the reference."""
+    """An evaluated kernel, or the reference."""
 
     kind: Literal["node"] = "node"
     id: int
@@ -58,12 +58,12 @@ class Node:
     By it nodes are compared: their times are of different moments, at some of which the machine was busy.
     """
     times: Times | None = None
-    """The times to beat, where they were taken anew when this was judged."""
+    """The times to beat, where they were taken anew when this was evaluated."""
     feedback: str = "null"
     """What the gates told of it, as JSON text."""
     log: tuple[RoleStep, ...] = ()
     repeats: int | None = None
-    """The node with the same code, whose verdict was taken over; None where it was judged itself."""
+    """The node with the same code, whose verdict was taken over; None where it was evaluated itself."""
     pruned: bool = False
     """Whether a person closed the branch that begins here."""
 
@@ -147,12 +147,13 @@ def best(nodes: Sequence[Node]) -> Node | None:
 def dead(nodes: Sequence[Node], failures: int = DEAD) -> frozenset[int]:
     """Return the ids of all nodes of dead branches: so many children failed, and nothing below is sound.
 
-    The root begins no dead branch. A branch that a person closed is dead too.
+    The root begins no dead branch. A branch that a person closed is dead too. A child that was disturbed or cancelled
+    did not fail: nothing is known of its code.
     """
     failed, alive, found = [0] * len(nodes), [False] * len(nodes), set[int]()
     for node in reversed(nodes):  # children come after their parents
         if node.parent is not None:
-            failed[node.parent] += not node.sound
+            failed[node.parent] += node.settled and not node.sound
             alive[node.parent] |= node.sound or alive[node.id]
     for node in nodes:
         ended = node.pruned or (failed[node.id] >= failures and not alive[node.id])

@@ -63,7 +63,7 @@ def attempt_line(entries: Sequence[Entry], attempts: int, tokens: int, bar: str 
     same = f", the code of node {last.repeats} again" if last.repeats is not None else ""
     if last.sound:
         about = f"{duration(last.ns)}, {faster(last, opened.incumbent_ns)} of the {bar}"
-        about += f", {over(last.ns, opened.floor_ns)} the floor" if opened.floor_ns > 0 else ""
+        about += f", {over(last.ns, opened.floor_ns)} the roofline" if opened.floor_ns > 0 else ""
     else:
         about = _why(last)
     return f"{head}  node {last.id} from {last.parent}  {roles}  {glyph} {word}{same}: {about}  ({_tokens(tokens)})"
@@ -102,7 +102,7 @@ def tree(entries: Sequence[Entry]) -> Table:
         return Table(heads=("node",), rows=[])
     opened, closed = opened_of(entries), dead(nodes)
     rows = [_row(node, depth, node.id in closed, opened) for node, depth in _walk(nodes)]
-    heads = ("node", "state", "time", "speedup", "over floor", "roles", "what was found")
+    heads = ("node", "state", "time", "speedup", "over roofline", "roles", "what was found")
     return Table(heads=heads, rows=rows, right=(2, 3, 4))
 
 
@@ -117,7 +117,7 @@ def board(entries: Sequence[Entry], most: int = 10, bar: str = "incumbent") -> T
         bars = [(bar, "to beat", opened.incumbent_ns), ("pytorch", "reference", opened.reference_ns)]
         bars += [("floor", "roofline", opened.floor_ns)] if opened.floor_ns > 0 else []
         rows += [_standing(name, ("", what), ns, speedup(ns, opened.incumbent_ns), opened) for name, what, ns in bars]
-    return Table(heads=("node", "state", "time", "speedup", "over floor"), rows=rows, right=(2, 3, 4))
+    return Table(heads=("node", "state", "time", "speedup", "over roofline"), rows=rows, right=(2, 3, 4))
 
 
 def node_lines(nodes: Sequence[Node], id: int) -> Iterator[str]:
@@ -128,7 +128,7 @@ def node_lines(nodes: Sequence[Node], id: int) -> Iterator[str]:
     if node.written is None:
         return
     if node.repeats is not None:
-        yield f"its code is that of node {node.repeats}, and was not judged again"
+        yield f"its code is that of node {node.repeats}, and was not evaluated again"
     for step in node.log:
         yield f"{step.role}: {step.model}, exchange {step.exchange[:SHORT]}, {_tokens(step.usage.tokens)}"
         yield from (f"  {line}" for line in (*step.instruction.splitlines(), *step.notes.splitlines()))

@@ -27,6 +27,25 @@ class StepRules:
     """Whether every point that builds is an alternative, sifted by short measurements; else the next best are."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeRules:
+    """The shares of a time budget after which a stage begins nothing new, and the seconds that its work takes."""
+
+    searched: float
+    """Share after which no new candidate of a region is evaluated by itself."""
+    confirmed: float
+    """Share after which finalists get no more rounds than an interval needs, in one process."""
+    tuned: float
+    """Share after which no alternative is tried in the step; the rest is for timing the plan beside PyTorch."""
+    finished: float
+    """Share after which the plan is timed beside PyTorch in one process, with no more rounds than an interval needs."""
+    region_s: float
+    """Seconds to build, validate and time one candidate of a region on a quiet machine, with its share of confirmation,
+    which about half of the regions need, of acceptance and of steps."""
+    start_s: float
+    """Seconds until a process holds a model's weights, on a quiet machine; 0 where shares contain them."""
+
+
 class Backend(Protocol):
     """The operations and facts of one kind of device; the defaults are for one without graphs and streams."""
 
@@ -36,6 +55,8 @@ class Backend(Protocol):
     """The noun for what `Target.threads` counts on this device."""
     step: StepRules
     """The rules for tuning the whole step."""
+    time: TimeRules
+    """The rules for sharing out a time budget."""
     context_ends: tuple[int, ...]
     """The context lengths, in tokens, at which one decode plan of a single sequence ends and the next begins."""
     serves_batches: bool

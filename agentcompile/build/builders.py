@@ -12,7 +12,7 @@ from agentcompile.build.fenced import compile_apart
 from agentcompile.build.nvrtc import NVRTC_FLAGS, Cubin, compile_cubin, nvrtc_toolchain
 from agentcompile.build.prelude import prelude_flags
 from agentcompile.build.stateless import refusal, state_of_cubin
-from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS, Toolchain
+from agentcompile.build.toolchain import COMPILE_FLAGS, KERNEL_LINK_FLAGS, LINK_FLAGS, Toolchain
 from agentcompile.build.triton import TRITON_FLAGS, compile_images, images_in, triton_programs, triton_version
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
@@ -77,7 +77,8 @@ def compile_executor(
 
 def _compile_cpp(source: Source, store: Store, toolchain: Toolchain, limit_s: float, fenced: bool) -> _Built:
     flags = (*COMPILE_FLAGS, *source.flags)
-    key = binary_key(source.digest, toolchain.name, (*flags, *LINK_FLAGS, *_kept(toolchain)))
+    link = LINK_FLAGS if toolchain.keeps_state else KERNEL_LINK_FLAGS
+    key = binary_key(source.digest, toolchain.name, (*flags, *link, *_kept(toolchain)))
     built: Path | BuildFailed | TimedOut | Disturbed | None = store.get(key, ".so")
     if built is None:
         # Parsed headers lie in the store, which a fenced compiler does not see.

@@ -10,18 +10,20 @@ import resource
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from agentcompile.build.stateless import refusal, state_of_object
-from agentcompile.build.toolchain import LINK_FLAGS, Toolchain
+from agentcompile.build.stateless import refusal, state_of_library, state_of_object
+from agentcompile.build.toolchain import KERNEL_LINK_FLAGS, LINK_FLAGS, Toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.trial import BuildFailed, Disturbed, TimedOut
-from agentcompile.sandbox import TooLong, for_build
+from agentcompile.sandbox import WallTimeExceeded, for_build
 from agentcompile.sandbox import run as run_behind
 from agentcompile.system.plain_files import read_plain
 from agentcompile.system.store import Store
 
 LOG_CHARACTERS = 8000
+_MADE = {".o": "object file", ".so": "library"}
 _BINARY_BYTES = 256 << 20
 _MEMORY_BYTES = 4 << 30
 _KILLED = re.compile(
@@ -58,9 +60,9 @@ def run_cxx(
         (folder / "kernel.cpp").write_text(text, encoding="utf-8")
         for command in (
             [toolchain.compiler, *flags, "-pipe", f"-frandom-seed={key[:16]}", "-c", "kernel.cpp", "-o", "kernel.o"],
-            [toolchain.compiler, "kernel.o", *LINK_FLAGS, "-o", "kernel.so"],
+            [toolchain.compiler, "kernel.o", *(KERNEL_LINK_FLAGS if stateless else LINK_FLAGS), "-o", "kernel.so"],
         ):
-            if stateless and "kernel.o" in command[:2] and (why := _state(folder / "kernel.o")):
+            if stateless and "kernel.o" in command[:2] and (why := _state(folder / "kernel.o", state_of_object)):
                 return BuildFailed(log=why)
             run = _run_fenced if fenced else _run
             outcome = run(command, folder, deadline, limit_s)
@@ -73,6 +75,8 @@ def run_cxx(
                 return Disturbed(stage="build", detail=f"the compiler was killed: {clean_log(log, folder)[-200:]}")
             if status != 0:
                 return BuildFailed(log=clean_log(log, folder) or f"the compiler left with status {status} and no word")
+        if stateless and (why := _state(folder / "kernel.so", state_of_library)):
+            return BuildFailed(log=why)
         try:
             made = read_made(folder / "kernel.so", _BINARY_BYTES)
         except OSError as error:
@@ -80,12 +84,14 @@ def run_cxx(
         return store.write(key, made, ".so")
 
 
-def _state(path: Path) -> str:
-    """Return why the kernel in an object file is refused; empty when it keeps no state."""
+def _state(path: Path, state_of: Callable[[bytes], tuple[str, ...]]) -> str:
+    """Return why the kernel in a file of the compiler is refused; empty when it keeps no state."""
     try:
-        return refusal(state_of_object(read_made(path, _BINARY_BYTES)))
-    except (OSError, ValueError) as error:
-        return f"the compiler made no object file: {error}"
+        return refusal(state_of(read_made(path, _BINARY_BYTES)))
+    except OSError as error:
+        return f"the compiler made no {_MADE[path.suffix]}: {error.strerror}"
+    except ValueError as error:
+        return f"the compiler made no {_MADE[path.suffix]}: {error}"
 
 
 def run_header(text: str, toolchain: Toolchain, flags: tuple[str, ...], limit_s: float, store: Store) -> bytes | None:
@@ -141,7 +147,7 @@ def _run_fenced(command: list[str], folder: Path, deadline: float, limit_s: floa
     except OSError as error:
         text = f"{command[0]}: the compiler does not start: {error.strerror}"
         raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="check Python's installation") from error
-    if isinstance(ended, TooLong):
+    if isinstance(ended, WallTimeExceeded):
         return TimedOut(stage="build", limit_s=limit_s)
     return ended.status, ended.log.decode("utf-8", "replace")
 

@@ -14,7 +14,7 @@ from agentcompile.build.cxx import clean_log, read_made
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.template import Source
 from agentcompile.ir.trial import BuildFailed, TimedOut
-from agentcompile.sandbox import TooLong, apart, for_worker
+from agentcompile.sandbox import WallTimeExceeded, apart, for_worker
 from agentcompile.system.store import Store
 
 _MOST_BYTES = 64 << 20
@@ -58,7 +58,7 @@ def compile_apart(
                 (folder / name).write_bytes(data)
 
         status = apart(work, fence)
-        if isinstance(status, TooLong):
+        if isinstance(status, WallTimeExceeded):
             return TimedOut(stage="build", limit_s=limit_s)
         if (folder / _FAILED).exists():
             return BuildFailed(log=clean_log(read_made(folder / _FAILED, _LOG_BYTES).decode(errors="replace")))

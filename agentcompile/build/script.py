@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from agentcompile.build.nvrtc import NVRTC_FLAGS
-from agentcompile.build.toolchain import COMPILE_FLAGS, LINK_FLAGS
+from agentcompile.build.toolchain import COMPILE_FLAGS, KERNEL_LINK_FLAGS
 from agentcompile.ir.template import Source
 
 NVRTC_SCRIPT = b'''"""nvrtc.py TEXT CUBIN FLAG... compiles CUDA C++; NVRTC names the library, else libnvrtc.so."""
@@ -42,6 +42,6 @@ def build_command(source: Source, digest: str) -> str:
         return (
             f"cp sources/{digest}.cpp build/kernel.cpp\n"
             f"(cd build && {compiler} {flags} -c kernel.cpp -o kernel.o)\n"
-            f"(cd build && {compiler} kernel.o {shlex.join(LINK_FLAGS)} -o {digest}.so)"
+            f"(cd build && {compiler} kernel.o {shlex.join(KERNEL_LINK_FLAGS)} -o {digest}.so)"
         )
     return f"# {source.language}: agentcompile replay makes it from sources/{digest}.json"

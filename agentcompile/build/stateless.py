@@ -3,7 +3,8 @@
 A kernel computes its outputs from its arguments. One that counts its launches, or remembers inputs, is right in every
 test of a finite length and may be wrong afterwards; no number of launches excludes it. The compiler's output does:
 memory that outlives a launch is in sections that can be written, and functions that keep state of their own are
-imported by name. What a launch leaves on the stack, in registers or in shared memory is not seen here.
+imported by name. The linked library decides: once it is relocated, no page of it can be written, and loading it runs
+nothing. What a launch leaves on the stack, in registers or in shared memory is not seen here.
 
 Files are read as ELF (System V gABI, 64 bits, little endian), the format of host objects and of NVIDIA's cubins.
 """
@@ -11,6 +12,7 @@ Files are read as ELF (System V gABI, 64 bits, little endian), the format of hos
 from __future__ import annotations
 
 import functools
+import mmap
 import re
 import struct
 from collections.abc import Iterable, Iterator
@@ -19,8 +21,14 @@ from dataclasses import dataclass
 _WRITE, _ALLOC = 0x1, 0x2
 _COMMON, _UNDEFINED, _FUNCTION = 0xFFF2, 0, 2
 _SYMBOLS = 2  # the type of a section that holds symbols
-_READ_ONLY_LATER = (".data.rel.ro", ".eh_frame")
-"""Sections that the loader makes read-only before a kernel can run (``-z relro``): tables of addresses."""
+_READ_ONLY_LATER = re.compile(r"\.data\.rel\.ro(?:\.local)?(?:\..*)?|\.eh_frame")
+"""Sections that linkers place where the loader makes memory read-only (``-z relro``): tables of addresses."""
+_RESOLVER = 10
+"""The type of a symbol whose address is found by calling it (``STT_GNU_IFUNC``)."""
+_LOAD, _DYNAMIC, _THREAD, _RELRO = 1, 2, 7, 0x6474E552
+_SEGMENT_WRITE = 2
+_STARTS = {12, 13, 25, 26, 32}
+"""Tags of a library's dynamic section for functions that run when it is loaded or unloaded (``DT_INIT`` …)."""
 _MATHEMATICS = (
     "a?(?:sin|cos|tan)h?|sincos|atan2|exp(?:2|10|m1)?|log(?:2|10|1p|b)?|pow|cbrt|sqrt|hypot|erfc?|[tl]gamma|f(?:abs|dim|"
     "ma|max|min|mod)|floor|ceil|trunc|l?l?r(?:ound|int)|round(?:even)?|nearbyint|remainder|remquo|modf?|frexp|ldexp|"
@@ -33,6 +41,8 @@ _HARMLESS = re.compile(
 )
 """Functions that a compiler calls for a kernel's arithmetic, copies and checks; none keeps anything."""
 _DEVICE_DATA = (".nv.global", ".nv.global.init")
+_MOST_BYTES = 1 << 30
+"""A segment of more bytes belongs to no kernel."""
 _MOST = 8
 """Most names that are reported of one kernel."""
 
@@ -66,11 +76,37 @@ def state_of_object(image: bytes) -> tuple[str, ...]:
     kept = [s.name for s in symbols if s.section == _COMMON]
     for at, section in enumerate(sections):
         changes = section.flags & _WRITE and section.flags & _ALLOC and section.size > 0
-        if changes and not section.name.startswith(_READ_ONLY_LATER):
+        if changes and not _READ_ONLY_LATER.fullmatch(section.name):
             inside = [s.name for s in symbols if s.section == at and s.name and not s.name.startswith("_ZGV")]
             kept += inside or [section.name]
     called = [s.name for s in symbols if s.section == _UNDEFINED and s.name and not _HARMLESS.fullmatch(s.name)]
+    called += [s.name for s in symbols if s.section != _UNDEFINED and s.kind == _RESOLVER]
     return (*_phrases("keeps", kept), *_phrases("calls", called))
+
+
+def state_of_library(image: bytes) -> tuple[str, ...]:
+    """Return what keeps state in the linked library of a C++ kernel, as `state_of_object` does.
+
+    It goes by the memory that the loader leaves writable, whatever names sections have: whole pages, because a kernel
+    may use what is left of one. Libraries are linked with `KERNEL_LINK_FLAGS`, so that the toolchain adds none.
+
+    Raises:
+        ValueError: the bytes are no such file.
+    """
+    segments = _segments(image)
+    pages: set[int] = set()
+    for kind, flags, _, begin, size in segments:
+        if kind == _LOAD and flags & _SEGMENT_WRITE and size:
+            pages |= set(range(begin // mmap.PAGESIZE, -(-(begin + size) // mmap.PAGESIZE)))
+    for kind, _, _, begin, size in segments:  # the loader protects only whole pages, and so leaves the last part
+        if kind == _RELRO:
+            pages -= set(range(begin // mmap.PAGESIZE, (begin + size) // mmap.PAGESIZE))
+    found = [f"keeps {len(pages) * mmap.PAGESIZE} bytes that can be written"] if pages else []
+    if any(kind == _THREAD and size for kind, _, _, _, size in segments):
+        found.append("keeps data of each thread")
+    if any(_starts(image, offset, size) for kind, _, offset, _, size in segments if kind == _DYNAMIC):
+        found.append("runs when it is loaded")
+    return tuple(found)
 
 
 def state_of_cubin(image: bytes, text: str) -> tuple[str, ...]:
@@ -141,6 +177,32 @@ def _declared(name: str, text: str) -> Iterator[str]:
 def _bare(text: str) -> str:
     """Return a text without its comments and the compiler's directives."""
     return re.sub(r"//[^\n]*|/\*.*?\*/|^[ \t]*#[^\n]*", " ", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def _segments(image: bytes) -> list[tuple[int, int, int, int, int]]:
+    """Return each segment's type, flags, offset in the file, address and bytes in memory.
+
+    Raises:
+        ValueError: the bytes are no such file.
+    """
+    if image[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("no ELF file of 64 bits")
+    try:
+        (begin,), (width, count) = struct.unpack_from("<Q", image, 32), struct.unpack_from("<2H", image, 54)
+        if width != 56:
+            raise ValueError(f"program headers of {width} bytes")
+        raw = [struct.unpack_from("<2I6Q", image, begin + at * width) for at in range(count)]
+    except struct.error as error:
+        raise ValueError(f"a damaged ELF file: {error}") from error
+    if any(r[6] > _MOST_BYTES for r in raw):
+        raise ValueError("a segment that no memory holds")
+    return [(r[0], r[1], r[2], r[3], r[6]) for r in raw]
+
+
+def _starts(image: bytes, offset: int, size: int) -> bool:
+    """Return whether a dynamic section names functions that the loader calls."""
+    table = image[offset : offset + size - size % 16]
+    return any(tag in _STARTS for tag, _ in struct.iter_unpack("<2Q", table[: len(table) - len(table) % 16]))
 
 
 def _read(image: bytes) -> tuple[list[_Section], list[_Symbol]]:

@@ -30,6 +30,12 @@ LINK_FLAGS = (
     "-Wl,-z,defs",  # an undefined symbol is a failed build, not a crash at load
     "-Wl,--build-id=none",
 )
+KERNEL_LINK_FLAGS = (
+    *LINK_FLAGS,
+    "-nostartfiles",  # the toolchain's own start files have data, and run when a library is loaded
+    "-Wl,-z,relro,-z,now",  # tables of addresses are read-only once the library is loaded
+)
+"""For kernels, which keep nothing between launches: no page of their libraries can be written (`build.stateless`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,16 +14,16 @@ import torch
 from torch._subclasses import fake_tensor
 
 from agentcompile.capture import module as in_memory
-from agentcompile.capture.exporting import Program, export, normalise
+from agentcompile.capture.exporting import ExportedDecoder, export, normalise
 from agentcompile.capture.layout import TOKENS
 from agentcompile.capture.naming import stored_names
-from agentcompile.capture.structure import judge
+from agentcompile.capture.structure import caches_of
 from agentcompile.checkpoint import Checkpoint, read_json
 from agentcompile.checkpoint.convert import name_of
 from agentcompile.checkpoint.numbers import check_context, check_stops
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import DType, Graph
-from agentcompile.ir.model import ModelInfo, State
+from agentcompile.ir.model import ModelInfo, StateBuffer
 from agentcompile.ops.reference import DTYPES, Interpreter
 
 LENGTHS = (2, 13)
@@ -85,7 +85,7 @@ def _directory(path: Path, context: int) -> Captured:
     parsed: Any = model.config
     check_context(path / "config.json", positions_of(parsed), context)
     names = stored_names(model, checkpoint.tensors())
-    caches = judge(model, mode, path / "config.json")
+    caches = caches_of(model, mode, path / "config.json")
     heads = int(parsed.num_attention_heads)
     info = _info(
         name=name_of(path),
@@ -115,7 +115,7 @@ def _directory(path: Path, context: int) -> Captured:
 
 
 def _module(model: torch.nn.Module, path: Path, context: int) -> Captured:
-    spec = in_memory.judge(model)
+    spec = in_memory.spec_of(model)
     check_context(path, {}, context)
     in_memory.save(model, spec, path)
     checkpoint = Checkpoint.open(path)
@@ -152,14 +152,14 @@ def _info(
         head_dim=head_dim,
         layers=layers,
         dtype=dtype,
-        states=tuple(State(name=f"{kind}.{i}", shape=shape, dtype=dtype) for i in range(layers) for kind in "kv"),
+        states=tuple(StateBuffer(name=f"{kind}.{i}", shape=shape, dtype=dtype) for i in range(layers) for kind in "kv"),
         config_digest=checkpoint.config_digest(),
         weights_digest="",
         **rest,
     )
 
 
-def _finish(info: ModelInfo, program: Program, checkpoint: Checkpoint) -> Captured:
+def _finish(info: ModelInfo, program: ExportedDecoder, checkpoint: Checkpoint) -> Captured:
     constants: dict[str, torch.Tensor] = {}
     decode = normalise(program, 1, constants)
     if why := _fault(decode, 1):
@@ -197,7 +197,7 @@ def _fault(graph: Graph, tokens: int) -> str:
         fake_tensor.UnsupportedFakeTensorException,
     ):
         return ""
-    except Exception as error:  # noqa: BLE001 - whatever an operator says of shapes that do not fit
+    except Exception as error:  # noqa: BLE001 - whatever an operator raises on shapes that do not fit
         return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
     return "" if logits.numel() == logits.shape[-1] else f"logits of {list(logits.shape)} for the last token"
 

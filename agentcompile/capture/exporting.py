@@ -24,7 +24,7 @@ from agentcompile.capture.positional import Positional
 from agentcompile.capture.terms import Edge, Pool
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.graph import Graph
-from agentcompile.ir.model import State
+from agentcompile.ir.model import StateBuffer
 
 EXAMPLE_TOKENS = 5
 ROWWISE = frozenset(
@@ -36,7 +36,7 @@ whole.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class ExportedDecoder:
     """An exported decoder; `fixed` says that it takes exactly one token."""
 
     exported: Any
@@ -60,14 +60,14 @@ class _Step(nn.Module):
 
 def export(
     decoder: nn.Module,
-    states: Sequence[State],
+    states: Sequence[StateBuffer],
     dtype: torch.dtype,
     context: int,
     names: Mapping[str, str],
     *,
     fake: Any = None,
     prefix: str = "decoder",
-) -> Program:
+) -> ExportedDecoder:
     """Trace `decoder(tokens, positions, caches)`; `names` gives checkpoint names by parameter path.
 
     `fake` is the FakeTensorMode of the parameters, if they are fake.
@@ -98,7 +98,7 @@ def export(
             continue
         bindings = _bindings(exported, states, names)
         positional = _evaluator(exported, bindings, context, fixed)
-        return Program(exported=exported, bindings=bindings, positional=positional, fixed=fixed, prefix=prefix)
+        return ExportedDecoder(exported=exported, bindings=bindings, positional=positional, fixed=fixed, prefix=prefix)
     name = type(getattr(decoder, "model", decoder)).__name__
     raise AgentCompileError(
         f"{name}: {because(first, 'cannot be traced')}",
@@ -122,7 +122,7 @@ def because(error: Exception | None, what: str) -> str:
     return f"{what}: {type(error).__name__}: {said}"
 
 
-def _bindings(exported: Any, states: Sequence[State], names: Mapping[str, str]) -> dict[str, Binding]:
+def _bindings(exported: Any, states: Sequence[StateBuffer], names: Mapping[str, str]) -> dict[str, Binding]:
     """Return the meaning of each placeholder: inputs by order, weights by checkpoint name, other tensors by content."""
     kinds = torch.export.graph_signature.InputKind
     inputs = iter([("token", "tokens"), ("position", "positions"), *(("state", state.name) for state in states)])
@@ -185,7 +185,7 @@ def _rise(pool: Pool, edge: Edge) -> Edge:
     return pool.op(term.op, [x, *term.args[1:]], (1, 1, base[2]), term.outs[0][1], term.attrs).reshape(edge.shape)
 
 
-def normalise(program: Program, tokens: int, constants: dict[str, torch.Tensor]) -> Graph:
+def normalise(program: ExportedDecoder, tokens: int, constants: dict[str, torch.Tensor]) -> Graph:
     """Return one phase's graph and add its position tables to `constants`.
 
     `tokens` is 1 (decode) or `TOKENS` (prefill).

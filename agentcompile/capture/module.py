@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -16,12 +14,13 @@ import torch
 from agentcompile.capture.protocol import Decoder, DecoderSpec
 from agentcompile.checkpoint import SINGLE
 from agentcompile.errors import AgentCompileError, ExitCode
+from agentcompile.system.plain_files import write_atomically
 
 MODEL_TYPE = "agentcompile-module"
 """The `model_type` of a directory saved from a module; the directory does not contain the module's code."""
 
 
-def judge(model: torch.nn.Module) -> DecoderSpec:
+def spec_of(model: torch.nn.Module) -> DecoderSpec:
     """Return the module's spec.
 
     Raises:
@@ -73,8 +72,8 @@ def save(model: torch.nn.Module, spec: DecoderSpec, directory: Path) -> None:
     }
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        _write(directory / SINGLE, serialise(tensors, metadata={"format": "pt"}))
-        _write(directory / "config.json", (json.dumps(heads, indent=2, sort_keys=True) + "\n").encode())
+        write_atomically(directory / SINGLE, serialise(tensors, metadata={"format": "pt"}))
+        write_atomically(directory / "config.json", (json.dumps(heads, indent=2, sort_keys=True) + "\n").encode())
     except OSError as error:
         raise AgentCompileError(
             f"{directory}: {error.strerror}",
@@ -90,18 +89,6 @@ def _buffers(model: torch.nn.Module) -> str:
         flat = buffer.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
         h.update(f"{name} {buffer.dtype} {list(buffer.shape)}\n".encode() + flat.view(torch.uint8).numpy().tobytes())
     return h.hexdigest()
-
-
-def _write(path: Path, data: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def names(model: torch.nn.Module) -> dict[str, str]:

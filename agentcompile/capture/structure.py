@@ -32,7 +32,7 @@ class Caches:
     head_dim: int
 
 
-def judge(model: nn.Module, mode: Any, path: Path) -> Caches:
+def caches_of(model: nn.Module, mode: Any, path: Path) -> Caches:
     """Return the caches of a model whose parameters live in the fake `mode`; `path` is the path of its config.
 
     Raises:

@@ -26,7 +26,7 @@ _VARIANT = re.compile(r"[a-z][a-z0-9-]*")
 _LOWER = re.compile(r"[a-z][a-z0-9_]*")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _CUDA_ARCH = re.compile(r"sm_[0-9]{2,3}[af]?")
-RESERVED = frozenset(
+_WORDS = frozenset(
     re.findall(
         r"\w+",
         """
@@ -39,6 +39,28 @@ RESERVED = frozenset(
     )
 )
 """Words of C++ and of every generated head, which no port, workspace or entry is called."""
+_TYPES = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        blkcnt blkcnt64 blksize caddr char16 char32 char8 clock clockid comparison_fn cookie_close_function
+        cookie_io_functions cookie_read_function cookie_seek_function cookie_write_function cpu_set daddr dev div
+        double float fpos fpos64 fsblkcnt fsblkcnt64 fsfilcnt fsfilcnt64 fsid gid id ino ino64 int16 int32 int64 int8
+        int_fast16 int_fast32 int_fast64 int_fast8 int_least16 int_least32 int_least64 int_least8 intmax intptr key
+        ldiv lldiv locale loff max_align mbstate mode nlink nullptr off off64 pid pthread pthread_attr pthread_barrier
+        pthread_barrierattr pthread_cond pthread_condattr pthread_key pthread_mutex pthread_mutexattr pthread_once
+        pthread_rwlock pthread_rwlockattr pthread_spinlock ptrdiff quad register sigset size socklen ssize suseconds
+        time timer u_int16 u_int32 u_int64 u_int8 u_quad uid uint16 uint32 uint64 uint8 uint_fast16 uint_fast32
+        uint_fast64 uint_fast8 uint_least16 uint_least32 uint_least64 uint_least8 uintmax uintptr useconds wchar wint
+        """,
+    )
+)
+"""Names whose ``NAME_t`` is a type of the C library's headers.
+
+Every generated head includes such headers, and calls the type of a port ``NAME_t`` too.
+"""
+RESERVED = _WORDS | _TYPES
+"""Names that no port may have; a workspace or an entry has no type of its own, and may be called as a type is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +73,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class ManifestFacts:
     """What a manifest is checked against: the facts of its region kind and the layout names."""
 
     kind: KindFacts
@@ -81,13 +103,13 @@ def verify(template: Template, *, file: str, kinds: Mapping[str, KindFacts], lay
     if kind is None:
         hint = hint_of(template.region, sorted(kinds))
         raise refuse(file, "region", f'"{template.region}" is not a region kind', hint)
-    beside = Beside(kind=kind, layouts=layouts)
+    beside = ManifestFacts(kind=kind, layouts=layouts)
     for check in CHECKS:
         for fault in check(template, beside):
             raise refuse(file, fault.key, fault.text, fault.hint)
 
 
-def _folder(template: Template, beside: Beside) -> Iterator[Fault]:
+def _folder(template: Template, beside: ManifestFacts) -> Iterator[Fault]:
     folder, _, variant = template.id.partition("/")
     if not _VARIANT.fullmatch(variant):
         text = f"{variant!r} cannot name a variant"
@@ -97,7 +119,7 @@ def _folder(template: Template, beside: Beside) -> Iterator[Fault]:
         yield Fault(key="region", text=text, hint="a template lies in the folder of its kind: <kind>/<variant>/")
 
 
-def _basics(template: Template, beside: Beside) -> Iterator[Fault]:
+def _basics(template: Template, beside: ManifestFacts) -> Iterator[Fault]:
     if not template.about.strip():
         yield Fault(key="about", text="empty", hint="say in one sentence how it works and when it should win")
     yield from _distinct("dtypes", template.dtypes, least=1)
@@ -126,7 +148,7 @@ def _distinct(key: str, values: tuple[str, ...], *, least: int) -> Iterator[Faul
             yield Fault(key=key, text=f'"{value}" appears {times} times', hint="name each once")
 
 
-def _params(template: Template, beside: Beside) -> Iterator[Fault]:
+def _params(template: Template, beside: ManifestFacts) -> Iterator[Fault]:
     points = 1
     for param in template.params:
         key = f"params.{param.name}"
@@ -169,18 +191,18 @@ def _expression(key: str, text: str, allowed: list[str]) -> Iterator[Fault]:
             yield Fault(key=key, text=f"`{text}` names {name}, which is unknown", hint=hint_of(name, allowed))
 
 
-def _visible(template: Template, beside: Beside) -> list[str]:
+def _visible(template: Template, beside: ManifestFacts) -> list[str]:
     numbers = [param.name for param in template.params if all(isinstance(value, int) for value in param.domain)]
     return [*numbers, *names_of(beside.kind)]
 
 
-def _requires(template: Template, beside: Beside) -> Iterator[Fault]:
+def _requires(template: Template, beside: ManifestFacts) -> Iterator[Fault]:
     allowed = _visible(template, beside)
     for index, text in enumerate(template.requires):
         yield from _expression(f"requires[{index}]", text, allowed)
 
 
-def _layouts(template: Template, beside: Beside) -> Iterator[Fault]:
+def _layouts(template: Template, beside: ManifestFacts) -> Iterator[Fault]:
     for family, layout in template.layouts:
         port = beside.kind.port(family)
         if port is None:
@@ -195,19 +217,20 @@ def _layouts(template: Template, beside: Beside) -> Iterator[Fault]:
             yield Fault(key=f"layouts.{family}", text=text, hint=hint_of(layout, sorted(beside.layouts)))
 
 
-def _rounds(template: Template, beside: Beside) -> Iterator[Fault]:
+def _rounds(template: Template, beside: ManifestFacts) -> Iterator[Fault]:
     for index, (value, _) in enumerate(template.rounds):
-        if value not in beside.kind.interior:
+        known = (*beside.kind.interior, *beside.kind.weights)
+        if value not in known:
             text = f'"{value}" is not a value inside {template.region}'
-            yield Fault(key=f"rounds[{index}]", text=text, hint=hint_of(value, beside.kind.interior))
+            yield Fault(key=f"rounds[{index}]", text=text, hint=hint_of(value, known))
 
 
-def _workspaces(template: Template, beside: Beside) -> Iterator[Fault]:
+def _workspaces(template: Template, beside: ManifestFacts) -> Iterator[Fault]:
     names = [space.name for space in template.workspaces]
     passed = {name for launch in template.launches for name in launch.arguments}
     for index, space in enumerate(template.workspaces):
         key = f"workspaces[{index}]"
-        if not _LOWER.fullmatch(space.name) or space.name in RESERVED:
+        if not _LOWER.fullmatch(space.name) or space.name in _WORDS:
             yield Fault(key=f"{key}.name", text=f'"{space.name}" is no lower-case name', hint="name it like partial")
         if names.count(space.name) > 1 or space.name in (COUNT, *beside.families):
             yield Fault(key=f"{key}.name", text=f'"{space.name}" is taken', hint="ports have names too; choose another")
@@ -217,7 +240,7 @@ def _workspaces(template: Template, beside: Beside) -> Iterator[Fault]:
         yield from _expression(f"{key}.count", space.count, _visible(template, beside))
 
 
-def _launches(template: Template, beside: Beside) -> Iterator[Fault]:
+def _launches(template: Template, beside: ManifestFacts) -> Iterator[Fault]:
     if template.language == "library":
         if template.launches or template.workspaces:
             yield Fault(key="launch", text="a library call has no launches or workspaces", hint="name the call alone")
@@ -228,7 +251,7 @@ def _launches(template: Template, beside: Beside) -> Iterator[Fault]:
         yield Fault(key="call", text=f'"{template.call}" in a {template.language} template', hint="remove it")
     if not template.launches:
         yield Fault(key="launch", text="missing", hint="list every [[launch]] with entry and arguments, in order")
-    taken = {*beside.kind.dims, *beside.kind.constants, *names_of(beside.kind), *RESERVED}
+    taken = {*beside.kind.dims, *beside.kind.constants, *names_of(beside.kind), *_WORDS}
     blocks: dict[str, tuple[str, ...]] = {}
     for index, launch in enumerate(template.launches):
         key = f"launch[{index}]"
@@ -257,7 +280,7 @@ def _launches(template: Template, beside: Beside) -> Iterator[Fault]:
         yield from _maps(template, launch, beside, f"{key}.maps")
 
 
-def _early(launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
+def _early(launch: Launch, beside: ManifestFacts, key: str) -> Iterator[Fault]:
     if launch.early and not launch.pdl:
         yield Fault(key=key, text="without pdl a kernel waits before it starts", hint="remove it, or set pdl = true")
     for name in launch.early:
@@ -268,7 +291,7 @@ def _early(launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
             yield Fault(key=key, text=f'"{name}" is an output', hint="only what is read can be read early")
 
 
-def _in_place(launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
+def _in_place(launch: Launch, beside: ManifestFacts, key: str) -> Iterator[Fault]:
     for pair in launch.in_place:
         for name, wanted, lacks in zip(
             pair, ("output", "activation"), ("output", "activation that is read"), strict=True
@@ -281,7 +304,7 @@ def _in_place(launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
                 yield Fault(key=key, text=f'"{name}" is no {lacks}', hint=hint)
 
 
-def _pitched(template: Template, launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
+def _pitched(template: Template, launch: Launch, beside: ManifestFacts, key: str) -> Iterator[Fault]:
     spaces = {space.name: space for space in template.workspaces}
     for name, told in launch.pitched:
         role, space = _role(name, launch, beside), spaces.get(told)
@@ -297,7 +320,7 @@ def _pitched(template: Template, launch: Launch, beside: Beside, key: str) -> It
             yield Fault(key=key, text=f'"{told}" is not one int64 that begins as zero', hint="declare it so")
 
 
-def _maps(template: Template, launch: Launch, beside: Beside, key: str) -> Iterator[Fault]:
+def _maps(template: Template, launch: Launch, beside: ManifestFacts, key: str) -> Iterator[Fault]:
     if launch.maps and template.language != "cuda":
         yield Fault(key=key, text=f"a {template.language} launch has no tensor maps", hint="remove them")
     yield from _distinct(key, tuple(one.of for one in launch.maps), least=0)
@@ -305,14 +328,14 @@ def _maps(template: Template, launch: Launch, beside: Beside, key: str) -> Itera
         port, layout = beside.kind.port(one.of), template.layout(one.of)
         if not _role(one.of, launch, beside):
             yield _not_passed(one.of, launch, key)
-        elif port is None or port.many or port.optional:
-            yield Fault(key=key, text=f'"{one.of}" is no single port', hint="map a port that every region has once")
+        elif port is None or port.optional:
+            yield Fault(key=key, text=f'a region may lack "{one.of}"', hint="map a port that every region has")
         elif layout != "row-major":
             yield Fault(key=key, text=f'"{one.of}" is in {layout}', hint="a map is of a matrix in row-major order")
         yield from _expression(key, one.box, _visible(template, beside))
 
 
-def _role(name: str, launch: Launch, beside: Beside) -> str:
+def _role(name: str, launch: Launch, beside: ManifestFacts) -> str:
     port = beside.kind.port(name)
     return port.role if port is not None and name in launch.arguments else ""
 
@@ -322,7 +345,7 @@ def _not_passed(name: str, launch: Launch, key: str) -> Fault:
     return Fault(key=key, text=text, hint=hint_of(name, launch.arguments))
 
 
-def _arguments(template: Template, beside: Beside, key: str, arguments: tuple[str, ...]) -> Iterator[Fault]:
+def _arguments(template: Template, beside: ManifestFacts, key: str, arguments: tuple[str, ...]) -> Iterator[Fault]:
     params = [COUNT] if template.language == "cpp" else [param.name for param in template.params]
     allowed = [*beside.families, *(space.name for space in template.workspaces), *params]
     if COUNT in arguments and template.phases != ("prefill",):
@@ -334,7 +357,7 @@ def _arguments(template: Template, beside: Beside, key: str, arguments: tuple[st
     yield from _distinct(key, arguments, least=0)
 
 
-CHECKS: tuple[Callable[[Template, Beside], Iterator[Fault]], ...] = (
+CHECKS: tuple[Callable[[Template, ManifestFacts], Iterator[Fault]], ...] = (
     _folder, _basics, _params, _requires, _layouts, _rounds, _workspaces, _launches,
 )  # fmt: skip
 """The checks, in the order in which a person would correct the faults."""

@@ -1,4 +1,4 @@
-"""The static rules, in the order in which they run; a rule reads a `Subject` and yields findings for people.
+"""The static rules, in the order in which they run; a rule reads a `RuleInput` and yields findings for people.
 
 Errors stop a candidate, warnings are risks that break ties between equal winners, and notes inform. A rule that needs
 no parameters is in `TEMPLATE_RULES`, so that a template that cannot serve a region at all is refused once.
@@ -35,7 +35,7 @@ MOST_BOX_ROWS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class RuleInput:
     """The input of a rule; `params` is empty for the rules of a template."""
 
     region: Region
@@ -45,7 +45,7 @@ class Subject:
     layout_fits: LayoutFits
 
 
-Rule = Callable[[Subject], Iterator[Finding]]
+Rule = Callable[[RuleInput], Iterator[Finding]]
 
 
 def _found(rule: str, text: str, severity: Literal["error", "warning", "note"] = "error") -> Finding:
@@ -54,7 +54,7 @@ def _found(rule: str, text: str, severity: Literal["error", "warning", "note"] =
 
 def applicable(region: Region, template: Template, target: Target, *, layout_fits: LayoutFits) -> tuple[Finding, ...]:
     """Return every finding on whether `template` can serve `region` on `target` at all, whatever its parameters."""
-    subject = Subject(region=region, template=template, target=target, layout_fits=layout_fits)
+    subject = RuleInput(region=region, template=template, target=target, layout_fits=layout_fits)
     return _findings(TEMPLATE_RULES, subject)
 
 
@@ -62,7 +62,7 @@ def check(
     region: Region, template: Template, params: Params, target: Target, *, layout_fits: LayoutFits
 ) -> tuple[Finding, ...]:
     """Return every finding on one candidate and its template; it may be built when `errors` of them is empty."""
-    subject = Subject(region=region, template=template, params=params, target=target, layout_fits=layout_fits)
+    subject = RuleInput(region=region, template=template, params=params, target=target, layout_fits=layout_fits)
     return _findings((*TEMPLATE_RULES, *POINT_RULES), subject)
 
 
@@ -71,11 +71,11 @@ def errors(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(finding for finding in findings if finding.severity == "error")
 
 
-def _findings(rules: Iterable[Rule], subject: Subject) -> tuple[Finding, ...]:
+def _findings(rules: Iterable[Rule], subject: RuleInput) -> tuple[Finding, ...]:
     return tuple(finding for rule in rules for finding in rule(subject))
 
 
-def kind(s: Subject) -> Iterator[Finding]:
+def kind(s: RuleInput) -> Iterator[Finding]:
     """Check that the template is written for this kind of region."""
     if s.template.region != s.region.kind:
         yield _found("kind", f"{s.template.id} serves {s.template.region}, the region is {s.region.kind}")
@@ -95,27 +95,27 @@ def meant_for(template: Template, target: Target) -> bool:
     return _runs_on(template) in ("", target.kind)
 
 
-def device(s: Subject) -> Iterator[Finding]:
+def device(s: RuleInput) -> Iterator[Finding]:
     """Check that the language, or the called library, runs on this kind of device."""
     if not meant_for(s.template, s.target):
         what = s.template.call or s.template.language
         yield _found("device", f"{what} runs on {_runs_on(s.template)}, the target is {s.target.kind}")
 
 
-def phase(s: Subject) -> Iterator[Finding]:
+def phase(s: RuleInput) -> Iterator[Finding]:
     """Check that the template serves the regime's phase."""
     if s.region.regime.phase not in s.template.phases:
         yield _found("phase", f"it serves {', '.join(s.template.phases)}, the regime is {s.region.regime.phase}")
 
 
-def tokens(s: Subject) -> Iterator[Finding]:
+def tokens(s: RuleInput) -> Iterator[Finding]:
     """Check that the template serves as many sequences as the step holds."""
     batch, (least, most) = s.region.regime.batch, s.template.tokens
     if s.region.regime.phase == "decode" and not least <= batch <= most:
         yield _found("tokens", f"it serves {least} to {most} sequences at once, the step holds {batch}")
 
 
-def dtype(s: Subject) -> Iterator[Finding]:
+def dtype(s: RuleInput) -> Iterator[Finding]:
     """Check that the template serves the region's dtype, and that the ports of each family have the same dtype."""
     held = region_dtype(s.region)
     if held not in s.template.dtypes:
@@ -126,7 +126,7 @@ def dtype(s: Subject) -> Iterator[Finding]:
             yield _found("dtype", f"the ports of {family} have different dtypes: {', '.join(dtypes)}")
 
 
-def extents(s: Subject) -> Iterator[Finding]:
+def extents(s: RuleInput) -> Iterator[Finding]:
     """Check that the number of tokens is fixed, and open for a kernel that is given it: else PyTorch runs the chunk."""
     open_ended = [port.name for port in s.region.ports if any(isinstance(dim, str) for dim in port.shape)]
     if open_ended and s.template.language != "library" and not s.template.any_chunk:
@@ -135,13 +135,13 @@ def extents(s: Subject) -> Iterator[Finding]:
         yield _found("extents", "its kernels are given the number of tokens, which is fixed here")
 
 
-def isa(s: Subject) -> Iterator[Finding]:
+def isa(s: RuleInput) -> Iterator[Finding]:
     """Check that the machine has what the template needs: all extensions on a CPU, one of the architectures on CUDA."""
     if missing := backend_of(s.target.kind).lacks(s.template.arch, s.target):
         yield _found("isa", missing)
 
 
-def ports(s: Subject) -> Iterator[Finding]:
+def ports(s: RuleInput) -> Iterator[Finding]:
     """Check that launches pass every port family of the region; a port that no kernel uses is a bug or a cheat."""
     if s.template.language == "library":
         return
@@ -152,7 +152,7 @@ def ports(s: Subject) -> Iterator[Finding]:
             yield _found("ports", f"no launch passes {family} ({role})")
 
 
-def views(s: Subject) -> Iterator[Finding]:
+def views(s: RuleInput) -> Iterator[Finding]:
     """Check that a kernel gets dense buffers, read in order or through views that the kind of region declares."""
     if s.template.language != "library" and not s.region.dense and not s.region.stated:
         bent = {u.value: v.op for n in s.region.body.nodes for u in n.inputs for v in u.views if v.op != "reshape"}
@@ -160,7 +160,7 @@ def views(s: Subject) -> Iterator[Finding]:
         yield _found("views", f"the region reads {seen}, which no kernel of {s.region.kind} is told")
 
 
-def layout(s: Subject) -> Iterator[Finding]:
+def layout(s: RuleInput) -> Iterator[Finding]:
     """Check that the declared layouts can hold the tensors, that is, that their blocks divide the shapes."""
     for family, name in s.template.layouts:
         for port in s.region.family(family):
@@ -169,7 +169,7 @@ def layout(s: Subject) -> Iterator[Finding]:
                 yield _found("layout", f"{name} cannot hold {port.name} [{shape}] in {port.dtype}")
 
 
-def source(s: Subject) -> Iterator[Finding]:
+def source(s: RuleInput) -> Iterator[Finding]:
     """Check that the text is short enough to compile in seconds, and mentions nothing that a kernel has no use for.
 
     The second check is a lint and not a security barrier (`check.text`).
@@ -187,7 +187,7 @@ def source(s: Subject) -> Iterator[Finding]:
             yield from (_found("source", what) for what in mentions(name, text, shared, host=host))
 
 
-def parameters(s: Subject) -> Iterator[Finding]:
+def parameters(s: RuleInput) -> Iterator[Finding]:
     """Check that every parameter has a value of its domain, and that there is no other parameter."""
     given = dict(s.params)
     for param in s.template.params:
@@ -201,7 +201,7 @@ def parameters(s: Subject) -> Iterator[Finding]:
             yield _found("parameters", f"there is no parameter {name}")
 
 
-def constraints(s: Subject) -> Iterator[Finding]:
+def constraints(s: RuleInput) -> Iterator[Finding]:
     """Check that every `requires` holds."""
     names = scope(s.region, s.target, s.params)
     for text in s.template.requires:
@@ -214,7 +214,7 @@ def constraints(s: Subject) -> Iterator[Finding]:
             yield _found("constraints", explain(expr, names))
 
 
-def workspaces(s: Subject) -> Iterator[Finding]:
+def workspaces(s: RuleInput) -> Iterator[Finding]:
     """Check that the workspaces have a size and together stay below the limit; warn above the last-level cache."""
     names, total = scope(s.region, s.target, s.params), 0
     for space in s.template.workspaces:
@@ -233,7 +233,7 @@ def workspaces(s: Subject) -> Iterator[Finding]:
         yield _found("workspaces", f"{total} bytes of workspace do not fit the last-level cache", "warning")
 
 
-def geometry(s: Subject) -> Iterator[Finding]:
+def geometry(s: RuleInput) -> Iterator[Finding]:
     """Check that each CUDA launch has a legal grid and block, and that its shared memory fits the architecture."""
     if RUNS_ON.get(s.template.language) != "cuda":
         return
@@ -264,15 +264,17 @@ def geometry(s: Subject) -> Iterator[Finding]:
             yield _found("geometry", f"{launch.entry}: {shared} bytes of shared memory, {s.target.arch} has {most}")
 
 
-def boxes(s: Subject) -> Iterator[Finding]:
+def boxes(s: RuleInput) -> Iterator[Finding]:
     """Check that tensor maps are of matrices of 16-bit elements in rows of whole words, in boxes that can be copied."""
     names = scope(s.region, s.target, s.params)
     for one in (one for launch in s.template.launches for one in launch.maps):
-        port = s.region.port(one.of)
-        if ITEM_BYTES[port.dtype] != 2 or len(port.shape) < 2:
-            yield _found("boxes", f"{one.of}: a tensor map is of a matrix of 16-bit elements, not of {port.dtype}")
-        elif not isinstance(port.shape[-1], int) or port.shape[-1] % 8:
-            yield _found("boxes", f"{one.of}: rows of {port.shape[-1]} elements, not of whole words of 16 bytes")
+        for port in s.region.family(one.of):
+            if ITEM_BYTES[port.dtype] != 2 or len(port.shape) < 2:
+                yield _found(
+                    "boxes", f"{port.name}: a tensor map is of a matrix of 16-bit elements, not of {port.dtype}"
+                )
+            elif not isinstance(port.shape[-1], int) or port.shape[-1] % 8:
+                yield _found("boxes", f"{port.name}: rows of {port.shape[-1]} elements, not of whole words of 16 bytes")
         try:
             rows = int(evaluate(parse(one.box), names))
         except EvaluationError as error:
@@ -287,13 +289,13 @@ def _whole_warps(block: list[int]) -> bool:
     return len(block) == 1 and rest == 0 and warps.bit_count() == 1
 
 
-def determinism(s: Subject) -> Iterator[Finding]:
+def determinism(s: RuleInput) -> Iterator[Finding]:
     """Warn about a kernel whose result may differ between runs: a risk, but legal."""
     if not s.template.deterministic:
         yield _found("determinism", "results may differ between runs", "warning")
 
 
-def rounding(s: Subject) -> Iterator[Finding]:
+def rounding(s: RuleInput) -> Iterator[Finding]:
     """Note intermediate values that are rounded to a narrower type than the reference's."""
     for value, narrow in s.template.rounds:
         yield _found("rounding", f"{value} is rounded to {narrow}", "note")

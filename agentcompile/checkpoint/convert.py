@@ -49,7 +49,7 @@ class Receipt:
 
 
 def receipt_of(directory: Path) -> Receipt | None:
-    """Return what a converted directory says of itself; None for any other checkpoint."""
+    """Return the receipt of a converted directory; None for any other checkpoint."""
     try:
         said = json.loads((directory / RECEIPT).read_text(encoding="utf-8"))
         return Receipt(file=str(said["file"]), sha256=str(said["sha256"]), format=int(said["format"]))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agentcompile.checkpoint.gguf_parts import AGAIN, Part, open_parts, package
+from agentcompile.checkpoint.gguf_parts import AGAIN, GgufPart, open_parts, package
 from agentcompile.errors import AgentCompileError
 
 ARCHITECTURES = ("llama", "phi3", "qwen2", "qwen3")
@@ -29,7 +29,7 @@ class GgufFile:
     `tensors` are the package's, memory-mapped, and `files` says which file holds each; `first` has the metadata.
     """
 
-    first: Part
+    first: GgufPart
     parts: int
     architecture: str
     tensors: Sequence[Any]

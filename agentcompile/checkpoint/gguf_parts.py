@@ -25,7 +25,7 @@ _ONE_FOLDER = "put all parts of one model into one folder, under the names that 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class GgufPart:
     """An opened file: the package's metadata fields and its tensors, memory-mapped."""
 
     path: Path
@@ -75,7 +75,7 @@ def check_plain(path: Path) -> None:
         raise AgentCompileError(f"{path}: no GGUF: it begins with {begin!r}, not {MAGIC!r}", hint=AGAIN)
 
 
-def open_parts(path: Path) -> list[Part]:
+def open_parts(path: Path) -> list[GgufPart]:
     """Open a GGUF file, or all parts of the split model that it is one of, in order.
 
     Raises:
@@ -95,7 +95,7 @@ def open_parts(path: Path) -> list[Part]:
     return found
 
 
-def _open(path: Path) -> Part:
+def _open(path: Path) -> GgufPart:
     """Open one file.
 
     Raises:
@@ -104,7 +104,7 @@ def _open(path: Path) -> Part:
     gguf = package()
     try:
         reader: Any = gguf.GGUFReader(str(path))
-        part = Part(path=path, fields=reader.fields, tensors=list(reader.tensors))
+        part = GgufPart(path=path, fields=reader.fields, tensors=list(reader.tensors))
     except Exception as error:  # whatever the package and NumPy raise at bytes that make no sense
         if unknown := _UNKNOWN.search(str(error)):
             text = f"{path}: an unknown quantisation type, number {unknown[1]}"
@@ -116,7 +116,7 @@ def _open(path: Path) -> Part:
     return part
 
 
-def _check_place(part: Part, no: int, first: Part, count: int) -> None:
+def _check_place(part: GgufPart, no: int, first: GgufPart, count: int) -> None:
     """Check that a file is the part that its name says: number `no` of `count`, and of the first part's model.
 
     Raises:
@@ -141,7 +141,7 @@ def _check_place(part: Part, no: int, first: Part, count: int) -> None:
             raise AgentCompileError(f"{text}: parts of different models", hint=_ONE_FOLDER)
 
 
-def _check_tensors(parts: Sequence[Part]) -> None:
+def _check_tensors(parts: Sequence[GgufPart]) -> None:
     """Check that parts hold every tensor once, and as many as they say.
 
     Raises:

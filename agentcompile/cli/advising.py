@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 
 from agentcompile.advice.claims import standing_of
 from agentcompile.advice.configure import Inquiry
@@ -84,6 +85,7 @@ def advise(
             "regions": rows,
         }
     )
+    screen.next(f"agentcompile compile {quote(options.model)} --advisor {quote(options.advisor)}")
     return 0
 
 

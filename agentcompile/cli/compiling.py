@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from agentcompile.cli.exits import recorded
 from agentcompile.cli.flow import REAL, Flow
@@ -21,7 +22,9 @@ from agentcompile.ir.trial import Kernel
 from agentcompile.lockfile.bundle import beside
 from agentcompile.options import Options, advisor_secret, resolve
 from agentcompile.runs import progress, session, tables
+from agentcompile.runs.folders import resuming
 from agentcompile.runs.stages import shared
+from agentcompile.runs.status import nothing_done
 from agentcompile.search import strategy_of
 
 
@@ -38,25 +41,18 @@ def compile(
     if not resume:
         _needs_model(options)
         flow.check(options)
-    run, made = (_resumed(options, flags), False) if resume else _new(options)
+    run = _resumed(options, flags) if resume else _new(options)
     if resume:
         options = _same(stored_options(run), options, flags)
     try:
         return _run(flow, run, options, screen, bundle=bundle)
     except AgentCompileError as error:
         state = run.state()
-        if made and _nothing_done(state, error):
-            run.discard()
-        else:
+        if not (nothing_done(state, error) and run.discard()):
             if not state.graphs:
                 screen.say(_where(run))
             error.facts = {"run": str(run.path), **error.facts}
         raise
-
-
-def _nothing_done(state: progress.State, error: AgentCompileError) -> bool:
-    """Return whether a run failed on its arguments or before it began, so that there is nothing to resume."""
-    return state.target is None or (error.exit_code is ExitCode.USAGE and not state.graphs)
 
 
 def _run(flow: Flow, run: session.RunDirectory, options: Options, screen: Screen, *, bundle: bool) -> int:
@@ -68,7 +64,7 @@ def _run(flow: Flow, run: session.RunDirectory, options: Options, screen: Screen
             raise undecided(begun, run.path)
         emit, mutex = shared(tee(journal.append, _naming(run, screen), reporter))
         with (
-            recorded(journal, emit, f"agentcompile compile --resume --run-dir {run.path}", _secrets(options)),
+            recorded(journal, emit, resuming(run.path), _secrets(options)),
             steered(run.path, lambda: reporter.state, emit, mutex, review=review) as steering,
         ):
             _compiled(flow, options, emit, begun, steering, run, screen)
@@ -79,7 +75,13 @@ def _run(flow: Flow, run: session.RunDirectory, options: Options, screen: Screen
         kernels, size = flow.bundle(lock, options, file)
         screen.say(f"wrote {file}: {kernels} kernels with their templates, {tables.amount(size)}")
     screen.json({**tables.state_json(reporter.state), "run": str(run.path)})
+    screen.next(f"agentcompile generate {_near(options.out)} --prompt TEXT")
     return 0
+
+
+def _near(path: str) -> str:
+    """Return a path as a command here takes it: relative where it lies below the current folder."""
+    return quote(path.removeprefix(f"{Path.cwd()}/"))
 
 
 def _naming(run: session.RunDirectory, screen: Screen) -> Emit:
@@ -102,7 +104,7 @@ def _where(run: session.RunDirectory) -> str:
 def _doubts(state: progress.State, run: session.RunDirectory, screen: Screen) -> None:
     """Say what a person should know before relying on a lock: that it is contended, or has no kernel."""
     if any(plan.contended for plan in state.final):
-        again = f"agentcompile compile --resume --run-dir {run.path}"
+        again = resuming(run.path)
         screen.say(f"contended: other processes disturbed the timing; confirm it on a quiet machine: {again}")
     plans = [plan for plan in state.final if plan.phase == "decode"]
     if plans and not any(isinstance(part.choice, Kernel) for plan in plans for part in plan.parts):
@@ -153,6 +155,7 @@ def inspect(flags: Mapping[str, object], *, screen: Screen, flow: Flow = REAL) -
     screen.table(tables.summary(state))
     _boundaries(state, screen)
     screen.json(tables.state_json(state))
+    screen.next(f"agentcompile compile {_near(options.model)}")
     return 0
 
 
@@ -178,11 +181,9 @@ def _boundaries(state: progress.State, screen: Screen) -> None:
         screen.text(f"boundary: {boundary.op} ({boundary.reason}): {boundary.detail}")
 
 
-def _new(options: Options) -> tuple[session.RunDirectory, bool]:
-    """Make a run directory; return it, and whether its folder was made too."""
+def _new(options: Options) -> session.RunDirectory:
     path = Path(options.run_dir) if options.run_dir else session.new_name(options.runs, options.model)
-    made = not path.exists()
-    return session.RunDirectory.create(path, encode(options)), made
+    return session.RunDirectory.create(path, encode(options))
 
 
 def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirectory:

@@ -7,7 +7,7 @@ nothing. A key may not wait: imports are light, and no run is folded.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -47,7 +47,7 @@ def runs(incomplete: str) -> list[str]:
     from agentcompile.runs.folders import LATEST, runs_in
 
     options = _options()
-    return _matching([*_newest(runs_in(options.runs)), LATEST], incomplete) if options else []
+    return _matching([*_newest_first(runs_in(options.runs)), LATEST], incomplete) if options else []
 
 
 def sessions(incomplete: str) -> list[str]:
@@ -55,11 +55,11 @@ def sessions(incomplete: str) -> list[str]:
     from agentcompile.agents.folder import sessions_in
 
     options = _options()
-    return _matching(_newest(sessions_in(options.runs)), incomplete) if options else []
+    return _matching(_newest_first(sessions_in(options.runs)), incomplete) if options else []
 
 
-def _newest(paths: Iterable[Path]) -> list[str]:
-    return sorted((path.name for path in paths), reverse=True)
+def _newest_first(paths: Sequence[Path]) -> list[str]:
+    return [path.name for path in reversed(paths)]
 
 
 def presets(incomplete: str) -> list[str]:
@@ -93,10 +93,10 @@ def regions(context: typer.Context, incomplete: str) -> list[str]:
     if options is None:
         return []
     asked = str(context.params.get("run_dir") or context.params.get("run") or "")
-    found = [named(options.runs, asked)] if asked not in ("", LATEST) else list(runs_in(options.runs)[-1:])
     try:
+        found = [named(options.runs, asked)] if asked not in ("", LATEST) else list(runs_in(options.runs)[-1:])
         return _matching(dict.fromkeys(name for path in found for name in _regions_in(path / EVENTS)), incomplete)
-    except (OSError, ValueError, KeyError):
+    except (AgentCompileError, OSError, ValueError, KeyError):
         return []
 
 

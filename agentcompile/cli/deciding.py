@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
-from agentcompile.cli.looking import chosen
+from agentcompile.cli.looking import chosen, next_for
 from agentcompile.cli.render import Screen
 from agentcompile.cli.reviewing import SHORT, to_decide
 from agentcompile.control.commands import (
@@ -24,7 +25,7 @@ from agentcompile.control.commands import (
     Undo,
 )
 from agentcompile.control.desk import deliver
-from agentcompile.control.review import items
+from agentcompile.control.review import items, open_items
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
 from agentcompile.ir.template import Candidate, Params, ParamValue
@@ -33,7 +34,7 @@ from agentcompile.runs.progress import RegionProgress, State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class DecideFlags:
     """The flags of one call; a flag that is empty or False was not given."""
 
     region: str = ""
@@ -52,7 +53,7 @@ class Asked:
     params: tuple[str, ...] = ()
 
 
-def decide(flags: Mapping[str, object], name: str, asked: Asked, *, screen: Screen) -> int:
+def decide(flags: Mapping[str, object], name: str, asked: DecideFlags, *, screen: Screen) -> int:
     """Apply the action to a run, through its compiler where one works on it, and return 0.
 
     Raises:
@@ -64,16 +65,19 @@ def decide(flags: Mapping[str, object], name: str, asked: Asked, *, screen: Scre
     if command is None:
         to_decide(state, screen)
         screen.json({"run": str(run.path), "live": run.alive(), "items": encode(items(state))})
+        ways = f"agentcompile decide {quote(str(run.path))} --approve-safe, or --region REGION with what to do"
+        screen.next(ways if open_items(state) else next_for(run, state))
         return 0
     reply = deliver(run.path, command)
     if not reply.ok:
         raise AgentCompileError(reply.text, hint=f"`agentcompile decide {run.path}` shows what may be decided on")
     screen.text(reply.text)
     screen.json({"run": str(run.path), "ok": reply.ok, "text": reply.text})
+    screen.next(next_for(run, run.state()))
     return 0
 
 
-def _command(state: State, run: Path, asked: Asked) -> Command | None:
+def _command(state: State, run: Path, asked: DecideFlags) -> Command | None:
     given = _given(asked)
     if len(given) > 1:
         raise AgentCompileError(f"{' and '.join(given)}: one action a call", hint="call decide once for each")
@@ -105,12 +109,14 @@ def _command(state: State, run: Path, asked: Asked) -> Command | None:
             return _on_region(state, run, asked)
 
 
-def _given(asked: Asked) -> list[str]:
-    actions = [name for name in Asked.__slots__ if name not in ("region", "reason", "params") and getattr(asked, name)]
+def _given(asked: DecideFlags) -> list[str]:
+    actions = [
+        name for name in DecideFlags.__slots__ if name not in ("region", "reason", "params") and getattr(asked, name)
+    ]
     return ["--continue" if name == "go_on" else f"--{name.replace('_', '-')}" for name in actions]
 
 
-def _on_region(state: State, run: Path, asked: Asked) -> Command:
+def _on_region(state: State, run: Path, asked: DecideFlags) -> Command:
     flag = _given(asked)[0]
     if not asked.region:
         raise AgentCompileError(f"{flag}: of which region?", hint="name it with --region")

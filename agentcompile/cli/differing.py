@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from textwrap import shorten
 
+from agentcompile import arguments
 from agentcompile.cli.looking import chosen
 from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError
@@ -14,6 +17,7 @@ from agentcompile.ir.digest import Json
 from agentcompile.lockfile.files import read_lock
 from agentcompile.lockfile.schema import Lock, LockChoice, LockPlan
 from agentcompile.options import Options, resolve
+from agentcompile.runs.folders import resuming
 from agentcompile.runs.tables import Table, duration
 
 NOTHING = "-"
@@ -41,7 +45,8 @@ def diff(flags: Mapping[str, object], a: str, b: str, *, screen: Screen) -> int:
         AgentCompileError: one of them is neither, or a run has written no lock (usage).
     """
     options = resolve(flags).options
-    one, other = (read_lock(_lock_of(options, name)) for name in (a, b))
+    places = [_lock_of(options, name) for name in (a, b)]
+    one, other = (read_lock(place) for place in places)
     facts, steps, found = list(differing_facts(one, other)), list(step_times(one, other)), differences(one, other)
     same, alike = one.content_hash == other.content_hash, one.model.graphs == other.model.graphs
     for what, x, y in facts:
@@ -62,6 +67,7 @@ def diff(flags: Mapping[str, object], a: str, b: str, *, screen: Screen) -> int:
     made: list[Json] = [{"what": what, "a": x, "b": y} for what, x, y in facts]
     timed: list[Json] = [{"plan": plan, "a_ns": x, "b_ns": y} for plan, x, y in steps]
     screen.json({"same": same, "made_with": made, "steps": timed, "regions": told})
+    screen.next(f"agentcompile replay {quote(str(places[1]))}")
     return 0
 
 
@@ -75,12 +81,14 @@ def _summary(found: Sequence[Difference], *, same: bool, alike: bool) -> str:
 
 def _lock_of(options: Options, name: str) -> Path:
     """Return the file that is meant: a lock or a bundle, or the lock of a run."""  # noqa: DOC501
-    if Path(name).is_file():
-        return Path(name)
+    path = Path(arguments.path("diff", name))
+    with suppress(OSError):  # a folder that nobody may look at
+        if path.is_file():
+            return path
     run = chosen(options, name)
     written = run.state().lock
     if written is None:
-        hint = f"finish it with agentcompile compile --resume --run-dir {run.path}, or name a lock"
+        hint = f"finish it with {resuming(run.path)}, or name a lock"
         raise AgentCompileError(f"{run.path}: this run has written no lock", hint=hint)
     return Path(written.path)
 

@@ -31,7 +31,6 @@ _LEAST_FREE_BYTES = 500_000_000
 _NAMED = 4
 """Processes that a row names; further ones are counted."""
 _EXTRA = "pip install 'agentcompile[cuda]'"
-_TORCH_WHEELS = "https://download.pytorch.org/whl/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,8 @@ def doctor(
     """Show whether this machine has what compiling needs; return 6 when something that its target needs is missing."""
     options = resolve(flags).options
     machine, kind = _machine(options, flow)
-    here = [*_software(), *machine, containment(methods()), _folder(options.cache), _folder(options.runs)]
+    here = [*_software(), *machine, containment(methods())]
+    here += [_folder("cache", options.cache), _folder("runs", options.runs)]
     here += _user_templates(options)
     gpu = list(cuda_rows((cuda or find_cuda)()))
     rows = [*here, *gpu]
@@ -82,7 +82,10 @@ def doctor(
         screen.text("CUDA cannot be used here as it is; compiling for the CPU does not need it")
     screen.json([encode(row) for row in rows])
     needed = rows if kind and backend_of(kind).needs_driver else here
-    return ExitCode.ENVIRONMENT if any(row.state == "missing" for row in needed) else ExitCode.OK
+    if any(row.state == "missing" for row in needed):
+        return ExitCode.ENVIRONMENT
+    screen.next("agentcompile compile MODEL")
+    return ExitCode.OK
 
 
 def _software() -> list[DoctorCheck]:
@@ -129,7 +132,7 @@ def containment(found: Sequence[Method]) -> DoctorCheck:
     return DoctorCheck("sandbox", "warning", f"{works}: nothing can be confined", remedy)
 
 
-def _folder(path: Path) -> DoctorCheck:
+def _folder(name: str, path: Path) -> DoctorCheck:
     move = "name another place with AGENTCOMPILE_HOME"
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -139,10 +142,10 @@ def _folder(path: Path) -> DoctorCheck:
         free = shutil.disk_usage(path).free
     except OSError as error:
         said = error.strerror or str(error)
-        return DoctorCheck(str(path), "missing", said, f"make it writable, or {move}")
+        return DoctorCheck(name, "missing", f"{path}: {said}", f"make {path} writable, or {move}")
     enough = free > _LEAST_FREE_BYTES
     remedy = "" if enough else f"free some space, or {move}"
-    return DoctorCheck(str(path), "ok" if enough else "missing", f"{amount(free)} free", remedy)
+    return DoctorCheck(name, "ok" if enough else "missing", f"{path}: {amount(free)} free", remedy)
 
 
 def _user_templates(options: Options) -> Iterator[DoctorCheck]:
@@ -240,9 +243,9 @@ def _fit(driver: tuple[int, int], nvrtc: tuple[int, int]) -> DoctorCheck:
 
 
 def _pytorch(cuda: Cuda) -> Iterator[DoctorCheck]:
-    newest = f"cu{cuda.nvrtc[0]}{cuda.nvrtc[1]}" if cuda.nvrtc else "cu130"
+    newest = _dotted(cuda.nvrtc) if cuda.nvrtc else "13.0"
     if cuda.torch_cuda is None:
-        remedy = f"pip install torch --index-url {_TORCH_WHEELS}{newest}"
+        remedy = f"install PyTorch's build for CUDA {newest}: its site gives the command"
         yield _missing("torch cuda build", "built without CUDA", remedy)
     else:
         yield _ok("torch cuda build", f"CUDA {cuda.torch_cuda}")

@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from agentcompile import __version__
 from agentcompile.checkpoint.names import is_here
 from agentcompile.cli.compiling import stored_options
+from agentcompile.cli.looking import chosen
 from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import RunStarted, TrialFinished
@@ -27,6 +29,7 @@ from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
 from agentcompile.options import Options, resolve
 from agentcompile.runs import progress, session
+from agentcompile.runs.folders import resuming
 
 if TYPE_CHECKING:
     from agentcompile.catalog import Catalog
@@ -45,7 +48,7 @@ Find = Callable[[Options, progress.State], Kernels]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class ExportedRun:
     """A run that has trials: those made on its machine, by region, regions in the order of their first trial."""
 
     path: Path
@@ -116,24 +119,21 @@ def export(
             "left_out": [{"trials": count, "reason": why} for why, count in made.left_out.items()],
         }
     )
+    screen.next(f"agentcompile report {quote(str(run.path))}")
     return 0
 
 
 def _named(options: Options, name: str) -> session.RunDirectory:
-    known = [path.name for path in session.runs_in(options.runs)]
-    if not name and not known:
-        raise AgentCompileError(f"{options.runs}: no runs", hint="`agentcompile compile MODEL` makes one")
-    if Path(name).is_dir() and name:
-        return session.RunDirectory.open(Path(name))
-    if name and name not in known:
+    if name not in ("", session.LATEST) and not session.named(options.runs, name).is_dir():
+        known = [path.name for path in session.runs_in(options.runs)]
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}? " if near else ""
         text = f"{options.runs / name}: no run is called {name!r}"
         raise AgentCompileError(text, hint=f"{hint}`agentcompile runs list` names the runs")
-    return session.RunDirectory.open(options.runs / (name or known[-1]))
+    return chosen(options, name)
 
 
-def _read(directory: session.RunDirectory) -> Run:
+def _read(directory: session.RunDirectory) -> ExportedRun:
     """Return a run with its trials on the machine that it was last on.
 
     A run that was continued on another machine also has trials of another target, which are left out.
@@ -154,17 +154,17 @@ def _read(directory: session.RunDirectory) -> Run:
     if target is None or not tried:
         what = "; ".join(left_out) or "it has none yet"
         text = f"{directory.path}: no trials to export: {what}"
-        raise AgentCompileError(text, hint=f"resume with: agentcompile compile --resume --run-dir {directory.path}")
+        raise AgentCompileError(text, hint=f"resume with: {resuming(directory.path)}")
     options = stored_options(directory)
-    return Run(path=directory.path, options=options, state=state, target=target, tried=tried, left_out=left_out)
+    return ExportedRun(path=directory.path, options=options, state=state, target=target, tried=tried, left_out=left_out)
 
 
-def _moved(run: Run, asked: Options, flags: Mapping[str, object]) -> Options:
+def _moved(run: ExportedRun, asked: Options, flags: Mapping[str, object]) -> Options:
     model = asked.model if flags.get("model") else run.options.model
     return replace(run.options, model=model, home=asked.home)
 
 
-def _t4(run: Run) -> Export:
+def _t4(run: ExportedRun) -> Export:
     files = {
         f"{run.name(region).replace('@', '-').replace('/', '-')}.json": pretty(
             t4.results(run.name(region), tried, run.target)
@@ -175,7 +175,7 @@ def _t4(run: Run) -> Export:
     return Export(files=files, trials=sum(map(len, run.tried.values())), left_out=Counter(run.left_out))
 
 
-def _flashinfer(run: Run, kernels: Kernels) -> Export:
+def _flashinfer(run: ExportedRun, kernels: Kernels) -> Export:
     """Return a trace set of each region that the model still has, with the candidates whose text is the same."""  # noqa: DOC501
     files: dict[str, bytes] = {}
     left_out, count = Counter(run.left_out), 0
@@ -184,7 +184,7 @@ def _flashinfer(run: Run, kernels: Kernels) -> Export:
         if region is None:
             left_out[f"{run.name(id)} is no region of the model under this version"] += len(tried)
             continue
-        made: dict[str, flashinfer.Made] = {}
+        made: dict[str, flashinfer.KernelTexts] = {}
         kept: list[Tried] = []
         for one in tried:
             try:
@@ -205,7 +205,7 @@ def _flashinfer(run: Run, kernels: Kernels) -> Export:
     return Export(files=files, trials=count, left_out=left_out)
 
 
-def _made(region: Region, candidate: Candidate, kernels: Kernels, target: Target) -> flashinfer.Made:
+def _made(region: Region, candidate: Candidate, kernels: Kernels, target: Target) -> flashinfer.KernelTexts:
     from agentcompile.materialize import specialise
 
     template = kernels.templates.find(candidate.template, region_dtype(region))
@@ -215,7 +215,7 @@ def _made(region: Region, candidate: Candidate, kernels: Kernels, target: Target
         raise UnfitError(f"the template {candidate.template} has changed since")
     if template.language == "library":
         raise UnfitError("a library call has no program text")
-    return flashinfer.Made(template=template, source=specialise(template, region, candidate.params, target))
+    return flashinfer.KernelTexts(template=template, source=specialise(template, region, candidate.params, target))
 
 
 def recaptured(options: Options, state: progress.State) -> Kernels:

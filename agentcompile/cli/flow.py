@@ -14,7 +14,7 @@ from agentcompile.agents.folder import Subject
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit
-from agentcompile.ir.attempt import Contract, Judge, WrittenLanguage
+from agentcompile.ir.attempt import AttemptEvaluator, Contract, WrittenLanguage
 from agentcompile.ir.target import Target
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class GenerateRequest:
     """How to generate from a prompt."""
 
     max_new_tokens: int = 64
@@ -50,12 +50,12 @@ class InputPrompt:
         return [{"role": "user", "content": self.text}]
 
 
-Generator = Callable[[InputPrompt, "Request"], "Stream"]
+Generator = Callable[[InputPrompt, "GenerateRequest"], "Stream"]
 """A function of a prompt and how to go on from it to what comes of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TextPiece:
     """Text that became known with `tokens` new tokens; it may be empty while a character is unfinished."""
 
     text: str
@@ -70,7 +70,7 @@ class Piece:
 class Stream:
     """A generation whose prompt was checked, and that begins with the first piece that is taken."""
 
-    pieces: Iterator[Piece]
+    pieces: Iterator[TextPiece]
     prompt_tokens: int
     has_text: bool = True
     """Whether the model has a tokenizer, without which all texts are empty."""
@@ -82,7 +82,7 @@ class OpenRegion:
 
     subject: Subject
     contract: Contract
-    judge: Judge
+    evaluator: AttemptEvaluator
     target: Target
 
 
@@ -153,19 +153,19 @@ class Flow:
 
         model = replay_lock(lock, options, emit)
 
-        def run(prompt: InputPrompt, request: Request) -> Stream:
+        def run(prompt: InputPrompt, request: GenerateRequest) -> Stream:
             if model.tokenizer is None and not prompt.ids:
                 hint = "give token ids with --prompt-ids, such as --prompt-ids 1,15,7"
                 raise AgentCompileError(f"{model.checkpoint}: there is no tokenizer", hint=hint)
             given = prompt.messages if prompt.chat else prompt.ids or prompt.text
             ids = tokens_of(model.info, model.tokenizer, given)
             made = model.stream(ids, **asdict(request))
-            pieces = (Piece(text=p.text, tokens=len(p.tokens), ids=p.tokens, finish=p.finish) for p in made)
+            pieces = (TextPiece(text=p.text, tokens=len(p.tokens), ids=p.tokens, finish=p.finish) for p in made)
             return Stream(pieces=pieces, prompt_tokens=len(ids), has_text=model.tokenizer is not None)
 
         return run
 
-    def eager(self, lock: Path, options: Options, prompt: InputPrompt, request: Request) -> Iterator[Piece]:
+    def eager(self, lock: Path, options: Options, prompt: InputPrompt, request: GenerateRequest) -> Iterator[TextPiece]:
         """Run the same request on the same checkpoint in PyTorch eager."""
         from agentcompile.replay.open import checkpoint_of
         from agentcompile.runtime import eager
@@ -178,7 +178,7 @@ class Flow:
         if prompt.chat:
             ids = tuple(Tokenizer(checkpoint).template(prompt.messages))
         made = eager.pieces(checkpoint, ids or prompt.text, request.max_new_tokens, how)
-        yield from (Piece(text=text, tokens=tokens) for text, tokens in made)
+        yield from (TextPiece(text=text, tokens=tokens) for text, tokens in made)
 
     def verify(self, lock: Path, options: Options, prompts: Sequence[str], emit: Emit) -> Mapping[str, float | str]:
         """Measure a lock's end-to-end accuracy on prompts, as named figures; exit 4 when they break the tolerances."""
@@ -226,7 +226,7 @@ def _opened(
             incumbent=found.bar.label,
             machine=machine_of(found.here.target),
         )
-        yield OpenRegion(subject=subject, contract=contract, judge=found.judge, target=found.here.target)
+        yield OpenRegion(subject=subject, contract=contract, evaluator=found.evaluator, target=found.here.target)
 
 
 @contextmanager
@@ -248,7 +248,7 @@ def _task_opened(options: Options, path: Path, language: WrittenLanguage | None,
             machine=machine_of(target),
             task=found.task.digest,
         )
-        yield OpenRegion(subject=subject, contract=contract, judge=found.judge, target=target)
+        yield OpenRegion(subject=subject, contract=contract, evaluator=found.evaluator, target=target)
 
 
 REAL = Flow()

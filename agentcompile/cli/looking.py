@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 
 from agentcompile.agents import sessions
 from agentcompile.agents.folder import SETTINGS, SessionFolder, sessions_in
@@ -22,17 +23,24 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.resources import Resources
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Fallback, Incorrect, Kernel, Measured, Trial, reason
+from agentcompile.ir.trial import Comparison, Fallback, Incorrect, Kernel, Measured, Trial, reason
 from agentcompile.materialize.specialise import FLAGS
 from agentcompile.options import Options, resolve
 from agentcompile.refine.provenance import Provenance, provenance_of
 from agentcompile.runs import progress, session
+from agentcompile.runs.folders import resuming, started
 from agentcompile.runs.losses import why_lost
 from agentcompile.runs.outlook import budgeted, candidates_of
 from agentcompile.runs.status import status_of
-from agentcompile.runs.tables import Table, amount, duration, state_json
+from agentcompile.runs.tables import Table, amount, duration, stage_name, state_json
 from agentcompile.system.store import Store
 
+_COMPARED: Mapping[Comparison, str] = {
+    "FASTER": "faster than",
+    "SLOWER": "slower than",
+    "SAME": "no faster and no slower than",
+    "INCONCLUSIVE": "inconclusive vs",
+}
 _BY_USER = {"approve": "approved by user", "reject": "rejected by user", "override": "overridden by user"}
 
 
@@ -80,6 +88,7 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
     trials_json: list[Json] = [encode(trial) for trial in state.trials if trial.candidate.region in ids]
     told: dict[str, Json] = {"run": str(run.path), "regions": encode(tuple(found)), "trials": trials_json}
     screen.json({**told, "provenance": written, "lost": lost})
+    screen.next(f"agentcompile report {quote(run.path.name)}")
     return 0
 
 
@@ -141,13 +150,11 @@ def trial_row(trial: Trial) -> tuple[str, ...]:
     if isinstance(verdict, Measured):
         m = verdict.measurement
         name = f"measured ({trial.fidelity})"
-        width = f"{m.half_width:.3f}" if m.half_width < 1e3 else "any"  # too few rounds for an interval
+        width = f"{m.half_width:.3f}" if m.half_width < 1e3 else "no interval"  # too few rounds for one
         ratio = (duration(m.median_ns), f"{m.speedup:.3f}×", width, f"{verdict.report.error_ratio:.2f}")
-        verdict_text = f"{m.comparison} than {m.baseline}"
-        if m.comparison in ("SAME", "INCONCLUSIVE"):
-            verdict_text = f"{m.comparison} beside {m.baseline}"
+        baseline = "PyTorch" if m.baseline == "pytorch" else m.baseline
         busy = f", contended: {m.disturbed:.0%} of the rounds disturbed" if m.contended else ""
-        return (label, name, *ratio, f"{verdict_text}, n={m.rounds}{busy}")
+        return (label, name, *ratio, f"{_COMPARED[m.comparison]} {baseline}, n={m.rounds}{busy}")
     error = f"{verdict.report.error_ratio:.2f}" if isinstance(verdict, Incorrect) else "-"
     return (label, verdict.kind, "-", "-", "-", error, reason(verdict))
 
@@ -180,10 +187,18 @@ def named(options: Options, name: str) -> session.RunDirectory:
 
 
 def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
-    """Show every run, oldest first."""
+    """Show every run and every session of `refine`, in the order in which they were started."""
+    runs = resolve(flags).options.runs
     rows: list[Json] = []
     table: list[tuple[str, ...]] = []
-    for path in session.runs_in(resolve(flags).options.runs):
+    compiles, sessions_here = session.runs_in(runs), sessions_in(runs)
+    for path in sorted((*compiles, *sessions_here), key=started):
+        if path in sessions_here:
+            row = _session_row(path)
+            rows.append(row)
+            said = row.get("error", row["model"])
+            table.append((path.name, f"{row['status']} (refine)", str(row.get("attempts", "-")), str(said)))
+            continue
         try:
             run = session.RunDirectory.open(path)
             state = run.state()
@@ -194,20 +209,10 @@ def runs_list(flags: Mapping[str, object], *, screen: Screen) -> int:
         status = status_of(state, alive=run.alive())
         table.append((path.name, status, str(state.counts.total), state.model))
         rows.append({"path": str(path), "status": status, "trials": state.counts.total, "model": state.model})
-    for path in sessions_in(resolve(flags).options.runs):
-        row = _session_row(path)
-        rows.append(row)
-        said = row.get("error", row["model"])
-        table.append((path.name, f"{row['status']} (refine)", str(row.get("attempts", "-")), str(said)))
-    table.sort()
     screen.table(Table(heads=("run", "status", "trials", "model"), rows=table, right=(2,)))
-    screen.json(sorted(rows, key=_path))
+    screen.json(rows)
+    screen.next(f"agentcompile runs status {quote(compiles[-1].name)}" if compiles else "agentcompile compile MODEL")
     return 0
-
-
-def _path(row: Json) -> str:
-    assert isinstance(row, dict)
-    return str(row["path"])
 
 
 def _session_row(path: Path) -> dict[str, Json]:
@@ -231,7 +236,7 @@ def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every
     run = chosen(options, name)
     state, alive = run.state(), run.alive()
     status = status_of(state, alive=alive)
-    stage = f", {state.stage}" if state.stage else ""
+    stage = f", {stage_name(state.stage)}" if state.stage else ""
     tried = budgeted(candidates_of(state), state.budget_trials)
     screen.text(f"{run.path}: {status}{stage}, {tried}, {state.counts.total} trials")
     if state.ui_hz:
@@ -239,12 +244,28 @@ def runs_status(flags: Mapping[str, object], name: str, *, screen: Screen, every
     if state.failure:
         screen.text(f"{'stopped' if status == 'stopped' else 'failed'}: {state.failure.message}")
     if state.status == "review":
-        left = len(open_items(state))
-        screen.text(f"{left} regions wait for review: agentcompile decide {run.path}")
+        screen.text(f"{len(open_items(state))} regions wait for review")
     show(state, screen, every=every)
     told: dict[str, Json] = {"run": str(run.path), "alive": alive, "candidates": candidates_of(state)}
     screen.json({**state_json(state, alive=alive), **told})
+    screen.next(next_for(run, state))
     return 0
+
+
+def next_for(run: session.RunDirectory, state: progress.State) -> str:
+    """Return the command that follows on a run as it is."""
+    place = quote(str(run.path))
+    match status_of(state, alive=run.alive()):
+        case "running":
+            return f"agentcompile watch {place}"
+        case "paused":
+            return f"agentcompile decide {place} --continue"
+        case "waiting for review" if open_items(state):
+            return f"agentcompile decide {place}"
+        case "done":
+            return f"agentcompile report {place}"
+        case _:
+            return resuming(run.path)
 
 
 def runs_remove(
@@ -279,6 +300,7 @@ def runs_remove(
         freed += size
         screen.text(f"{path}: deleted, {amount(size)}")
     screen.json({"deleted": [str(path) for path in found], "bytes": freed})
+    screen.next("agentcompile runs list")
     return 0
 
 
@@ -307,6 +329,7 @@ def cache_list(flags: Mapping[str, object], *, screen: Screen) -> int:
     rows = [(name, amount(count), str(path)) for name, path, count in sizes]
     screen.table(Table(heads=("what", "size", "where"), rows=rows, right=(1,)))
     screen.json([{"what": name, "bytes": count, "path": str(path)} for name, path, count in sizes])
+    screen.next("agentcompile cache prune --keep-mb N")
     return 0
 
 
@@ -325,6 +348,7 @@ def cache_prune(flags: Mapping[str, object], *, keep_mb: int, screen: Screen) ->
         screen.text(f"{path}: freed {amount(count)}")
     total = sum(freed.values())
     screen.json({"path": str(options.store), "freed_bytes": total})
+    screen.next("agentcompile cache ls")
     return 0
 
 
@@ -343,6 +367,7 @@ def config_show(flags: Mapping[str, object], *, screen: Screen) -> int:
     table = [(name, _shown(value), source) for name, value, source in rows]
     screen.table(Table(heads=("setting", "value", "from"), rows=table))
     screen.json({name: {"value": value, "from": source} for name, value, source in rows})
+    screen.next("agentcompile compile MODEL, with --SETTING VALUE for one run")
     return 0
 
 

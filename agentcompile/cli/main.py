@@ -17,15 +17,22 @@ import typer
 from typer.main import get_command
 
 from agentcompile import __version__
-from agentcompile.cli import completing
+from agentcompile.cli import completing, examples, stdout
 from agentcompile.cli.flags import sound
 from agentcompile.cli.records import cache_app, config_app, runs_app
 from agentcompile.cli.refine_verbs import app
-from agentcompile.cli.stdout import flushed
 
 app.add_typer(runs_app, name="runs")
 app.add_typer(cache_app, name="cache")
 app.add_typer(config_app, name="config")
+examples.shown_by(app)
+
+_FRONT_ENDS = {
+    "ablate": "Measure what an adviser's order or a strategy is worth.",
+    "bench": "Run, compare and show benchmarks.",
+    "tui": "Watch and steer runs in the terminal app.",
+}
+"""What the verbs of this package's own front ends do, which are not imported for a list of verbs."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     _add_verbs()
-    return flushed(lambda: _called(list(sys.argv[1:] if arguments is None else arguments)))
+    return stdout.flushed(lambda: _called(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def _called(arguments: list[str]) -> int:
@@ -85,14 +92,15 @@ def _add_verbs() -> None:
         def verb(context: typer.Context, entry: EntryPoint = entry) -> int:
             sound(entry.name, context.args)
             run: Callable[[Sequence[str]], int] = entry.load()
-            return run(context.args)
+            with stdout.telling():
+                return run(context.args)
 
         raw = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
         app.command(
             entry.name,
             cls=completing.front_end(entry.name),
             context_settings=raw,
-            help=f"See `agentcompile {entry.name} --help`.",
+            help=_FRONT_ENDS.get(entry.name, f"See `agentcompile {entry.name} --help`."),
         )(_plain(verb))
 
 

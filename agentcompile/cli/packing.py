@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from agentcompile.checkpoint.names import is_here
 from agentcompile.cli.compiling import stored_options
@@ -16,6 +17,7 @@ from agentcompile.interchange import archive
 from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
 from agentcompile.options import Options, resolve
+from agentcompile.runs.folders import resuming
 from agentcompile.runs.status import status_of
 from agentcompile.runs.tables import amount
 
@@ -28,6 +30,7 @@ def runs_pack(flags: Mapping[str, object], name: str, out: Path | None, *, scree
     files = ", ".join(f"{part} {amount(size)}" for part, size in packed.files.items())
     screen.text(f"{packed.file}: {amount(packed.bytes)} ({files})")
     screen.json({"run": str(run.path), "file": str(packed.file), "bytes": packed.bytes, "files": dict(packed.files)})
+    screen.next(f"agentcompile runs unpack {quote(str(packed.file))}")
     return 0
 
 
@@ -45,7 +48,7 @@ def runs_unpack(flags: Mapping[str, object], file: Path, *, screen: Screen, flow
     for warning in warnings:
         screen.say(f"warning: {warning}")
     if state.status != "finished":
-        screen.text(f"resume with: agentcompile compile --resume --run-dir {run.path}")
+        screen.text(f"resume with: {resuming(run.path)}")
     screen.json(
         {
             "run": str(run.path),

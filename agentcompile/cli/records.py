@@ -50,7 +50,9 @@ def runs_pack(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="A run's name or folder; no compiler may hold it.", autocompletion=completing.runs
+            metavar="RUN",
+            help="A run's name or folder, or latest; no compiler may hold it.",
+            autocompletion=completing.runs,
         ),
     ],
     out: Annotated[
@@ -116,7 +118,7 @@ def runs_unpack(
 def runs_remove(
     run: Annotated[
         list[str],
-        typer.Argument(metavar="RUN…", help="Names or folders of runs.", autocompletion=completing.runs),
+        typer.Argument(metavar="RUN…", help="Names or folders of runs, or latest.", autocompletion=completing.runs),
     ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: Json = False,

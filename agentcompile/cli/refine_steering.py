@@ -94,7 +94,7 @@ def stop(flags: Mapping[str, object], name: str, *, now: bool, screen: Screen) -
     folder = sessions.session_of(resolve(flags).options, name)
     said, goes_on = sessions.stop(folder, now=now), sessions.resume_command(folder.path)
     screen.text(f"{folder.path}: {said}")
-    screen.say(f"go on with: {goes_on}")
+    screen.say(f"resume with: {goes_on}")
     screen.json({"run": str(folder.path), "stopped": now, "resume": goes_on})
     return 0
 

@@ -42,8 +42,14 @@ app.add_typer(refine_app, name="refine")
 Run = Annotated[
     str,
     typer.Argument(
-        metavar="RUN", help="A session's name or folder; none: the newest.", autocompletion=completing.sessions
+        metavar="RUN",
+        help="A session's name or folder, or latest (the default).",
+        autocompletion=completing.sessions,
     ),
+]
+Named = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A session's name or folder, or latest.", autocompletion=completing.sessions),
 ]
 Node = Annotated[int, typer.Argument(metavar="NODE", help="A node's number.")]
 _Who = "openai:MODEL[@BASE_URL]"
@@ -59,14 +65,14 @@ _Price = "Its price per million tokens, if not the adviser's."
     "advisor_key advisor_calls advisor_tokens advisor_cents advisor_price advisor_context advisor_seconds",
     "seconds seed run_dir templates user_templates",
     model="A checkpoint directory, preset:NAME, or a task's .py file in KernelBench's format.",
-    context="Tokens that a checkpoint's cache holds; unset: 2,048, or the model's.",
+    context="Maximum context length in tokens; unset: 2,048, or the model's where that is less.",
     advisor="Who answers for all roles: openai:MODEL[@BASE_URL]; or replay:DIR.",
     usual={**SESSION, "advisor": ""},
-    advisor_calls="Most requests.",
-    advisor_tokens="Most tokens of these requests and answers.",
-    advisor_seconds="Most seconds for all answers.",
-    seconds="Seconds after which no attempt begins; 0: no limit.",
-    seed="Seed of inputs, rounds and choices of nodes.",
+    advisor_calls="Request limit for all models.",
+    advisor_tokens="Token limit for all models, questions and answers together.",
+    advisor_seconds="Time limit in seconds for all answers.",
+    seconds="Time limit in seconds, resumed sessions included, after which no attempt begins (0 = none).",
+    seed="Random seed of inputs, rounds and choices of nodes.",
 )
 def start(
     flags: Flags,
@@ -82,7 +88,9 @@ def start(
     language: Annotated[
         str | None, typer.Option("--language", metavar="cpp|cuda|triton", help="None: the target's usual one.")
     ] = None,
-    attempts: Annotated[int | None, typer.Option("--attempts", metavar="N", help="Most attempts: 30.")] = None,
+    attempts: Annotated[
+        int | None, typer.Option("--attempts", metavar="N", help="Attempt limit. [default: 30]")
+    ] = None,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -126,7 +134,7 @@ def start(
         bool | None, typer.Option("--unsafe", help="Run written code unconfined, where nothing can be confined.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with --run-dir, or the newest unfinished session.")
+        bool, typer.Option("--resume", help="Resume --run-dir, or the newest unfinished session.")
     ] = False,
     json: Json = False,
     events: Events = "",
@@ -181,7 +189,7 @@ def refine_show(
 
 @refine_app.command("prune")
 @verb
-def refine_prune(run: Run, node: Node, json: Json = False) -> int:
+def refine_prune(run: Named, node: Node, json: Json = False) -> int:
     """Close the branch that begins at a node."""
     from agentcompile.cli import refine_steering
 
@@ -191,7 +199,7 @@ def refine_prune(run: Run, node: Node, json: Json = False) -> int:
 @refine_app.command("pause")
 @verb
 def refine_pause(run: Run = "", json: Json = False) -> int:
-    """Hold a session before its next attempt."""
+    """Pause a session before its next attempt."""
     from agentcompile.cli import refine_steering
 
     return refine_steering.command({}, run, "pause", screen=screen_of(json))
@@ -200,7 +208,7 @@ def refine_pause(run: Run = "", json: Json = False) -> int:
 @refine_app.command("resume")
 @verb
 def refine_resume(run: Run = "", json: Json = False) -> int:
-    """Let a paused session go on; one that ended goes on with `refine --resume --run-dir RUN`."""
+    """Resume a paused session; one that ended is resumed with `refine --resume --run-dir RUN`."""
     from agentcompile.cli import refine_steering
 
     return refine_steering.command({}, run, "resume", screen=screen_of(json))
@@ -213,7 +221,7 @@ def refine_stop(
     now: Annotated[bool, typer.Option("--now", help="At once, in the middle of an attempt.")] = False,
     json: Json = False,
 ) -> int:
-    """End a session after its attempt; nothing is lost, `refine --resume` goes on."""
+    """End a session after its attempt; nothing is lost, `refine --resume` resumes it."""
     from agentcompile.cli import refine_steering
 
     return refine_steering.stop({}, run, now=now, screen=screen_of(json))
@@ -222,7 +230,7 @@ def refine_stop(
 @refine_app.command("promote")
 @verb
 def refine_promote(
-    run: Run,
+    run: Named,
     node: Node,
     name: Annotated[str, typer.Option("--name", metavar="NAME", help="The template's name; none: from its text.")] = "",
     json: Json = False,

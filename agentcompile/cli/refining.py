@@ -14,11 +14,12 @@ from agentcompile import __version__, arguments
 from agentcompile.agents import views
 from agentcompile.agents.arms import models_of, replayed
 from agentcompile.agents.folder import JOURNAL, Asked, SessionFolder, Subject, sessions_in
-from agentcompile.agents.journal import Entry, Journal, attempts_of, spent_of
+from agentcompile.agents.journal import Entry, SessionJournal, attempts_of, spent_of
 from agentcompile.agents.policies import policy_of
 from agentcompile.agents.principles import Principle, learnt, library, library_text, merged
 from agentcompile.agents.refining import Outcome, Settings
 from agentcompile.agents.refining import refine as run_session
+from agentcompile.agents.sessions import resume_command
 from agentcompile.agents.steering import SteeredSession
 from agentcompile.agents.teams import Listener, secrets_of, team_of, temperatures_of
 from agentcompile.agents.tree import Node
@@ -35,10 +36,11 @@ from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import SHORT
 from agentcompile.options import Options, resolve
 from agentcompile.runs import session
-from agentcompile.runs.session import environment_error, write_atomically
+from agentcompile.runs.session import environment_error
 from agentcompile.runs.stages import shared
-from agentcompile.runs.status import STOPPED
+from agentcompile.runs.status import was_asked
 from agentcompile.runs.tables import duration
+from agentcompile.system.plain_files import write_atomically
 from agentcompile.tasks.files import digest_of, names_task
 
 MAY_CHANGE = frozenset(
@@ -73,7 +75,7 @@ def refine(
     for name in OF_CHECKPOINTS if asked.task else ():
         if flags.get(name) is not None:
             screen.say(f"warning: --{name.replace('_', '-')} says nothing about a task, and is left out")
-    goes_on = f"agentcompile refine --resume --run-dir {path}"
+    goes_on = resume_command(path)
     with session.Journal(folder.run) as events, Reporter(replace(screen, redraws=False), folder.run.state()) as told:
         spent = told.state.spent
         emit, _ = shared(tee(events.append, told))
@@ -84,11 +86,11 @@ def refine(
             reason = _silence(team, outcome)
             if reason and not replayed(options, asked):
                 raise AgentCompileError(
-                    f"nobody answers: {reason}", exit_code=ExitCode.ENVIRONMENT, hint=f"go on with: {goes_on}"
+                    f"nobody answers: {reason}", exit_code=ExitCode.ENVIRONMENT, hint=f"resume with: {goes_on}"
                 )
             emit(RunFinished(detail=outcome.stopped))
-    if outcome.stopped == STOPPED:
-        screen.say(f"go on with: {goes_on}")
+    if was_asked(outcome.stopped):
+        screen.say(f"resume with: {goes_on}")
     return 0
 
 
@@ -118,16 +120,17 @@ def _worked(
             device=target.device,
         )
         steered = SteeredSession(folder, emit)
-        with Journal(folder.path / JOURNAL) as journal:
+        with SessionJournal(folder.path / JOURNAL) as journal, steered:
             record = _ShownRecord(journal, folder, region.subject, asked.attempts, screen)
             outcome = run_session(
                 region.contract,
-                region.judge,
+                region.evaluator,
                 team,
                 record,
                 settings,
                 principles=_principles(folder, options),
                 clock=steered.clock,
+                spent_s=steered.spent_s,
                 steer=steered.steer,
             )
         ideas = learnt(outcome.nodes, region.contract, target.device)
@@ -147,7 +150,7 @@ class _ShownRecord:
     """The journal of a session that also writes each kernel for people, and says what became of it."""
 
     def __init__(
-        self, journal: Journal, folder: SessionFolder, subject: Subject, attempts: int, screen: Screen
+        self, journal: SessionJournal, folder: SessionFolder, subject: Subject, attempts: int, screen: Screen
     ) -> None:
         self._journal, self._folder, self._subject = journal, folder, subject
         self._attempts, self._screen = attempts, screen
@@ -155,7 +158,7 @@ class _ShownRecord:
             if isinstance(entry, Node):
                 folder.show_kernel(entry, subject.language)
         if len(journal.entries) > 1:
-            screen.say(f"goes on after attempt {attempts_of(journal.entries)}")
+            screen.say(f"resumed after attempt {attempts_of(journal.entries)}")
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -184,9 +187,11 @@ def _shown(
     assert subject is not None, "the region or the task was opened"
     bar = f"{subject.bar}, {subject.incumbent}"
     screen.table(views.board(outcome.entries, bar=subject.bar))
-    judged = outcome.attempts - outcome.refused - outcome.repeated
+    evaluated = outcome.attempts - outcome.refused - outcome.repeated
     screen.text(f"stopped: {clean(outcome.stopped, _LINE)}")
-    screen.text(f"{outcome.attempts} attempts: {judged} judged, {outcome.refused} refused, {outcome.repeated} repeated")
+    screen.text(
+        f"{outcome.attempts} attempts: {evaluated} evaluated, {outcome.refused} refused, {outcome.repeated} repeated"
+    )
     again = replayed(options, asked)
     spent = outcome.usage if again else folder.run.state().spent
     screen.text(f"{'recorded' if again else 'asked'}: {views.cost(spent)}")
@@ -223,7 +228,7 @@ def _silence(team: Listener, outcome: Outcome) -> str:
 def _asked_line(region: OpenRegion, options: Options) -> str:
     subject = region.subject
     times = f"pytorch {duration(subject.reference_ns)}, to beat {duration(subject.incumbent_ns)} ({subject.incumbent})"
-    times += f", floor {duration(subject.floor_ns)}" if subject.floor_ns > 0 else ""
+    times += f", roofline {duration(subject.floor_ns)}" if subject.floor_ns > 0 else ""
     if subject.task:
         return f"task       {subject.region} in {subject.language}: {times}"
     return f"region     {subject.region} of {Path(options.model).name} in {subject.language}: {times}"

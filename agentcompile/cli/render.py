@@ -7,12 +7,15 @@ messages of errors are cleaned here.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self, TextIO
 
+from agentcompile.cli.fitting import columns as columns
+from agentcompile.cli.fitting import fitted
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import (
     DriftFound,
@@ -29,13 +32,16 @@ from agentcompile.events import (
 from agentcompile.ir.digest import Json
 from agentcompile.lockfile.drift import difference
 from agentcompile.runs import progress
-from agentcompile.runs.tables import Table, pace_line, plan_line
+from agentcompile.runs.tables import Table, pace_line, plan_line, stage_name
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.console import RenderableType
+    from rich.progress import TaskID
 
 PACED_S = 15.0
 """Seconds between two lines in a log that say how far a search is."""
+WIDTH = 80
+"""The characters of a line where nothing says how wide the terminal is."""
 Format = Literal["text", "json", "events"]
 
 
@@ -50,19 +56,32 @@ class Screen:
     redraws: bool = False
     """Whether stderr is a terminal on which a line can be drawn again."""
     colour: bool = False
+    width: int = WIDTH
+    """The characters that a line of a table may have."""
 
     @staticmethod
     def standard(format: Format = "text", *, quiet: bool = False, redraws: bool = True, colour: bool = True) -> Screen:
         """Return a screen on the process's own streams; `redraws` and `colour` hold only on a terminal."""
         tty = sys.stderr.isatty()
         return Screen(
-            out=sys.stdout, err=sys.stderr, format=format, quiet=quiet, redraws=redraws and tty, colour=colour and tty
+            out=sys.stdout,
+            err=sys.stderr,
+            format=format,
+            quiet=quiet,
+            redraws=redraws and tty,
+            colour=colour and tty,
+            width=shutil.get_terminal_size((WIDTH, 0)).columns,
         )
 
     def say(self, text: str) -> None:
         """Write a line for people to stderr, unless quiet."""
         if not self.quiet:
             print(text, file=self.err, flush=True)
+
+    def next(self, command: str) -> None:
+        """Say which command follows, where text is shown to people."""
+        if self.format == "text":
+            self.say(f"next: {command}")
 
     def text(self, text: str, *, end: str = "\n") -> None:
         """Write a result for people to stdout, unless stdout carries something else."""
@@ -103,9 +122,9 @@ class Screen:
             self._print(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
 
     def table(self, table: Table) -> None:
-        """Write aligned columns to stdout, for people; nothing when there are no rows."""
+        """Write aligned columns to stdout, for people, as wide as the terminal; nothing when there are no rows."""
         if table.rows:
-            self.text("\n".join(columns(table)))
+            self.text("\n".join(fitted(table, self.width)))
 
 
 def unwritable(error: OSError) -> AgentCompileError:
@@ -120,17 +139,6 @@ def complain(message: str, hint: str, *, label: str = "error", err: TextIO | Non
     print(f"{label}: {clean(message, lines=True)}", file=err)
     if hint:
         print(f"hint: {clean(hint, lines=True)}", file=err, flush=True)
-
-
-def columns(table: Table) -> list[str]:
-    """Return a table's lines, with columns padded to their widest cell."""
-    lines = (table.heads, *table.rows)
-    widths = [max(len(line[i]) for line in lines) for i in range(len(table.heads))]
-
-    def padded(i: int, cell: str) -> str:
-        return cell.rjust(widths[i]) if i in table.right else cell.ljust(widths[i])
-
-    return ["  ".join(padded(i, cell) for i, cell in enumerate(line)).rstrip() for line in lines]
 
 
 class Reporter(AbstractContextManager["Reporter"]):
@@ -168,9 +176,9 @@ class Reporter(AbstractContextManager["Reporter"]):
 def _line(event: Event) -> str:
     match event:
         case StageStarted() if event.detail:
-            return f"{event.stage:<10}           {event.detail}"
+            return f"{stage_name(event.stage):<10}           {event.detail}"
         case StageFinished():
-            return f"{event.stage:<10} {event.seconds:6.1f} s  {event.detail}".rstrip()
+            return f"{stage_name(event.stage):<10} {event.seconds:6.1f} s  {event.detail}".rstrip()
         case DriftFound():
             differs = difference(event.field, event.locked, event.here)
             return f"drift: {differs} ({event.grade}); {event.remedy}"
@@ -188,11 +196,22 @@ class _Bar:
     def __init__(self, screen: Screen) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.text import Text
+
+        class Drawn(Progress):
+            """The bar, with what is evaluated now on a line below it, cut at the terminal's edge."""
+
+            below = ""
+
+            def get_renderables(self) -> Iterable[RenderableType]:
+                yield from super().get_renderables()
+                if self.below:
+                    yield Text(f"{'':<10} {self.below}", no_wrap=True, overflow="ellipsis")
 
         self._console = Console(file=screen.err, markup=False, highlight=False, emoji=False, no_color=not screen.colour)
-        self._progress: Progress = Progress(
+        self._progress = Drawn(
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=12),
             TextColumn("{task.fields[what]}", markup=False),
             TimeElapsedColumn(),
             console=self._console,
@@ -211,11 +230,12 @@ class _Bar:
         running = next((row.running for row in state.rows if row.running), "")
         total = max(state.budget_trials, done) if done and state.budget_trials else None
         unit = "trials" if state.pace is None else "candidates"
-        what = f"{done} {unit}  {running}"[:60] if done else state.working
+        what = f"{done} {unit}" if done else state.working
         if state.pace is not None and state.stage in progress.TIMED:
             what = pace_line(state.pace)
+        self._progress.below = running
         self._progress.update(
-            self._task, description=state.stage or "", total=total, completed=done, what=what, refresh=True
+            self._task, description=stage_name(state.stage or ""), total=total, completed=done, what=what, refresh=True
         )
 
     def close(self) -> None:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 
 from agentcompile.cli.advising import consulted, said
 from agentcompile.cli.looking import TRIAL_HEADS, chosen, fastest_first, newest, resources_of, trial_row, why
 from agentcompile.cli.render import Screen
 from agentcompile.control.sources import source_text
 from agentcompile.events import SearchProgress
-from agentcompile.interchange.page import RegionPart, Report, Source, page
+from agentcompile.interchange.page import RegionPart, Report, SourceText, page
 from agentcompile.ir.trial import Kernel
 from agentcompile.options import Options, resolve
 from agentcompile.runs import progress, session
 from agentcompile.runs.losses import Reports, why_lost
 from agentcompile.runs.status import status_of
 from agentcompile.runs.tables import Table, amount
+from agentcompile.system.plain_files import write_atomically
 
 ENDING = ".report.html"
 
@@ -33,11 +35,12 @@ def report(flags: Mapping[str, object], name: str, out: Path | None, *, screen: 
     file = out or Path(run.path.resolve().name + ENDING)
     data = page(report_of(run, settings)).encode()
     try:
-        session.write_atomically(file, data)
+        write_atomically(file, data)
     except OSError as error:
         raise session.environment_error(error, file) from error
     screen.text(f"{file}: {amount(len(data))}")
     screen.json({"run": str(run.path), "file": str(file), "bytes": len(data)})
+    screen.next(f"open {quote(str(file))} in a browser, or send it: it needs nothing beside it")
     return 0
 
 
@@ -86,9 +89,9 @@ def _part(
     )
 
 
-def _sources(run: session.RunDirectory, state: progress.State, row: progress.RegionProgress) -> Iterator[Source]:
+def _sources(run: session.RunDirectory, state: progress.State, row: progress.RegionProgress) -> Iterator[SourceText]:
     """Yield the sources of the kernels that were chosen for a region, in the plans or alone."""
     choices = [part.choice for plan in state.final for part in plan.parts if part.region == row.region]
     kernels = [one for one in (*choices, row.choice) if isinstance(one, Kernel)]
     for digest, kernel in {one.source: one for one in kernels}.items():
-        yield Source(label=kernel.candidate.label, digest=digest, text=source_text(run, digest))
+        yield SourceText(label=kernel.candidate.label, digest=digest, text=source_text(run, digest))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 
 from agentcompile.cli.exits import WaitsError
 from agentcompile.cli.render import Screen
 from agentcompile.control.review import Item, items, open_items
 from agentcompile.ir.trial import interval
+from agentcompile.runs.folders import resuming
 from agentcompile.runs.progress import State
 from agentcompile.runs.tables import Table, plan_line
 
@@ -50,8 +52,9 @@ def _rows(item: Item) -> list[tuple[str, ...]]:
 def goes_on(run: Path) -> str:
     """Return the commands that continue a run that waits for review."""
     return (
-        f"look with `agentcompile decide {run}`, decide with --approve-safe, --region REGION --approve and so on, "
-        f"then `agentcompile compile --resume --run-dir {run}`"
+        f"look with `agentcompile decide {quote(str(run))}`, "
+        "decide with --approve-safe, --region REGION --approve and so on, "
+        f"then `{resuming(run)}`"
     )
 
 

@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from agentcompile.checkpoint.names import ENDING, PRESET, is_gguf
-from agentcompile.cli.flow import REAL, Flow, InputPrompt, Piece, Request
+from agentcompile.cli.flow import REAL, Flow, GenerateRequest, InputPrompt, TextPiece
 from agentcompile.cli.render import Reporter, Screen
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Emit, Event, StageStarted, Warned
@@ -57,6 +58,8 @@ def replay(
     told: dict[str, Json] = {"lock": str(lock), "path": str(lock), "model": made.model, "drift": encode(state.drift)}
     counts: dict[str, Json] = {"kernels": made.kernels, "validated": made.validated, "seconds": round(seconds, 3)}
     screen.json({**told, "warnings": encode(state.warnings), **counts, "ok": True})
+    place = quote(str(lock))
+    screen.next(f"agentcompile replay {place}" if check else f"agentcompile generate {place} --prompt TEXT")
     return 0
 
 
@@ -67,6 +70,7 @@ def bundle(flags: Mapping[str, object], lock: Path, out: Path | None, *, screen:
     kernels, size = flow.bundle(lock, resolve(flags).options, file)
     screen.text(f"{file}: {kernels} kernels with their templates, {amount(size)}")
     screen.json({"lock": str(lock), "file": str(file), "kernels": kernels, "bytes": size})
+    screen.next(f"agentcompile replay {quote(str(file))}")
     return 0
 
 
@@ -111,7 +115,7 @@ def generate(
     flags: Mapping[str, object],
     lock: Path,
     prompts: Sequence[InputPrompt],
-    request: Request,
+    request: GenerateRequest,
     *,
     beside_eager: bool,
     screen: Screen,
@@ -153,6 +157,7 @@ def generate(
             result |= {"eager_tokens_per_s": eager.tokens_per_s, "ratio": ratio, "others": share}
         results.append(result)
     screen.json(results[0] if len(results) == 1 else results)
+    screen.next(f"agentcompile verify {quote(str(lock))} --prompts FILE")
     return 0
 
 
@@ -189,7 +194,7 @@ def prompts_of(texts: Sequence[str], ids: Sequence[str], *, chat: bool) -> tuple
     return tuple(found)
 
 
-def _streamed(pieces: Iterator[Piece], screen: Screen | None, *, has_text: bool = True) -> Generated:
+def _streamed(pieces: Iterator[TextPiece], screen: Screen | None, *, has_text: bool = True) -> Generated:
     """Take all pieces and show each on the screen, where there is one: its text, or its ids where there is no text."""
     begin = time.perf_counter()
     first = last = begin
@@ -216,21 +221,24 @@ def _speed(speed: Speed) -> str:
 
 
 def verify(flags: Mapping[str, object], lock: Path, prompts: Path, *, screen: Screen, flow: Flow = REAL) -> int:
-    """Measure a lock's end-to-end accuracy on the user's prompts, one per line of a file.
+    """Measure a lock's end-to-end accuracy on the user's prompts, one per line of a file; ``-``: stdin.
 
     Raises:
         AgentCompileError: the file cannot be read, or has no prompt (usage).
     """
     refuse_checkpoint(lock)
     options = resolve(flags).options
+    named = "stdin" if str(prompts) == "-" else str(prompts)
     try:
-        lines = [line for line in prompts.read_text(encoding="utf-8").splitlines() if line.strip()]
+        text = sys.stdin.read() if named == "stdin" else prompts.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise AgentCompileError(f"{prompts}: cannot be read: {error}", hint="a text file, one prompt a line") from error
+        raise AgentCompileError(f"{named}: cannot be read: {error}", hint="a text file, one prompt a line") from error
+    lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
-        raise AgentCompileError(f"{prompts}: holds no prompt", hint="a text file, one prompt a line")
+        raise AgentCompileError(f"{named}: holds no prompt", hint="a text file, one prompt a line")
     figures = flow.verify(lock, options, lines, _warnings(screen))
     rows = [(name, value if isinstance(value, str) else f"{value:.4g}") for name, value in figures.items()]
     screen.table(Table(heads=("figure", "value"), rows=rows))
     screen.json(dict(figures))
+    screen.next(f"agentcompile generate {quote(str(lock))} --prompt TEXT")
     return 0

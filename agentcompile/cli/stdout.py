@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 
 def flushed(call: Callable[[], int]) -> int:
@@ -47,6 +49,57 @@ def unwritten() -> int:
     except ValueError:  # closed
         return 0
     return 0
+
+
+class _Telling:
+    """A stdout whose own errors say that it takes nothing, so that nobody takes them for another file's.
+
+    They are no OSError, which argparse ignores when it prints help.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return int(self._said(lambda: self._stream.write(text)))
+
+    def flush(self) -> None:
+        self._said(self._stream.flush)
+
+    @staticmethod
+    def _said(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            from agentcompile.cli.render import unwritable
+
+            raise unwritable(error) from error
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Let code that prints as it likes, or whose library does, end with a clear error where stdout takes nothing.
+
+    Raises:
+        AgentCompileError: stdout took not all that was written (environment).
+        BrokenPipeError: the reader of stdout is gone.
+        SystemExit: as the code inside raised it.
+    """
+    before, wrapped = sys.stdout, _Telling(sys.stdout)
+    sys.stdout = wrapped
+    try:
+        yield
+    except SystemExit:  # argparse has printed its help
+        wrapped.flush()
+        raise
+    finally:
+        sys.stdout = before
+    wrapped.flush()
 
 
 def _told(error: OSError) -> int:

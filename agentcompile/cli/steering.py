@@ -28,13 +28,13 @@ def decide(
     reject: Annotated[bool, typer.Option("--reject", help="Run the region as captured, in PyTorch.")] = False,
     use: Annotated[str, typer.Option("--use", metavar="CANDIDATE", help="Run this one: a label or an id.")] = "",
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; an override needs it.")] = "",
-    undo: Annotated[bool, typer.Option("--undo", help="Take the last decision back.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Undo the last decision.")] = False,
     approve_safe: Annotated[
         bool, typer.Option("--approve-safe", help="Approve every kernel that is measured faster.")
     ] = False,
     reject_rest: Annotated[bool, typer.Option("--reject-rest", help="Reject all that is undecided or stale.")] = False,
-    pause: Annotated[bool, typer.Option("--pause", help="Hold the session before its next candidate.")] = False,
-    go_on: Annotated[bool, typer.Option("--continue", help="Go on after a pause.")] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="Pause before the next candidate.")] = False,
+    go_on: Annotated[bool, typer.Option("--continue", help="Resume after a pause.")] = False,
     cancel: Annotated[
         str, typer.Option("--cancel", metavar="CANDIDATE", help="Cancel a candidate that is being evaluated.")
     ] = "",
@@ -50,7 +50,7 @@ def decide(
     """Decide on a run's regions and candidates, one action a call; without one, show what there is to decide on."""
     from agentcompile.cli import deciding
 
-    asked = deciding.Asked(
+    asked = deciding.DecideFlags(
         region=region,
         approve=approve,
         reject=reject,
@@ -112,7 +112,7 @@ def runs_view(
 @runs_app.command("stop")
 @verb
 def runs_stop(run: Run = "", json: Json = False) -> int:
-    """End a run's compiler; nothing is lost, `compile --resume` goes on."""
+    """End a run's compiler; nothing is lost, `compile --resume` resumes it."""
     from agentcompile.cli import watching
 
     return watching.stop({}, run, screen=screen_of(json))

@@ -90,7 +90,10 @@ def advise(
     run: Annotated[
         str,
         typer.Option(
-            "--run", metavar="RUN", help="A run whose trials the adviser sees.", autocompletion=completing.runs
+            "--run",
+            metavar="RUN",
+            help="A run whose trials the adviser sees: name, folder or latest.",
+            autocompletion=completing.runs,
         ),
     ] = "",
     show_prompt: Annotated[bool, typer.Option("--show-prompt", help="Show what would be asked; ask nobody.")] = False,
@@ -189,9 +192,9 @@ def generate(
 ) -> int:
     """Stream text from a lock."""
     from agentcompile.cli import running
-    from agentcompile.cli.flow import Request
+    from agentcompile.cli.flow import GenerateRequest
 
-    request = Request(
+    request = GenerateRequest(
         max_new_tokens=max_new_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -209,7 +212,7 @@ def generate(
 @on_lock
 def verify(
     lock: LockFile,
-    prompts: Annotated[Path, typer.Option("--prompts", metavar="FILE", help="Your prompts, one a line.")],
+    prompts: Annotated[Path, typer.Option("--prompts", metavar="FILE", help="Your prompts, one a line; - for stdin.")],
     flags: Flags,
     json: Json = False,
     quiet: Quiet = False,

@@ -8,10 +8,11 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from shlex import quote
 
 from agentcompile.cli.compiling import show
 from agentcompile.cli.exits import Terminated
-from agentcompile.cli.looking import chosen
+from agentcompile.cli.looking import chosen, next_for
 from agentcompile.cli.render import PACED_S, Reporter, Screen
 from agentcompile.control.client import NoCompilerError, send
 from agentcompile.control.commands import Stop
@@ -21,6 +22,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.options import resolve
 from agentcompile.runs import session
+from agentcompile.runs.folders import resuming
 from agentcompile.runs.outlook import Outlook, outlook
 from agentcompile.runs.progress import State
 from agentcompile.runs.tables import state_json
@@ -118,6 +120,7 @@ def view(
             reporter(record.event)
     show(reporter.state, screen)
     screen.json({**state_json(reporter.state), "run": str(run.path)})
+    screen.next(next_for(run, reporter.state))
     return 0
 
 
@@ -136,17 +139,16 @@ def _code(run: session.RunDirectory, state: State, screen: Screen) -> int:
     """Return the exit code of a run that ended, and say what follows from how it did."""
     match state.status:
         case "finished":
+            screen.next(next_for(run, state))
             return ExitCode.OK
         case "review":
-            screen.say(f"waits for review: agentcompile decide {run.path}")
+            screen.say(f"waits for review: agentcompile decide {quote(str(run.path))}")
             return ExitCode.UNDECIDED
         case "failed" if state.failure is not None:
             screen.say(f"failed: {state.failure.message}\nhint: {state.failure.hint}")
             return state.failure.exit_code
         case _:
-            screen.say(
-                f"its compiler ended without a message; resume it: agentcompile compile --resume --run-dir {run.path}"
-            )
+            screen.say(f"its compiler ended without a message; resume it: {resuming(run.path)}")
             return ExitCode.ENVIRONMENT
 
 
@@ -173,7 +175,7 @@ def stop(flags: Mapping[str, object], name: str, *, screen: Screen, patience_s: 
             raise AgentCompileError(
                 f"{run.path}: process {holder} does not end", exit_code=ExitCode.ENVIRONMENT, hint="end it by hand"
             )
-    hint = f"agentcompile compile --resume --run-dir {run.path}"
+    hint = resuming(run.path)
     screen.text(f"{run.path}: {said}")
     screen.say(f"resume with: {hint}")
     screen.json({"run": str(run.path), "stopped": True, "resume": hint})

@@ -189,7 +189,7 @@ ACTIONS: tuple[Action, ...] = (
            "agentcompile decide RUN --region REGION --reject --reason TEXT", _reject),
     Action("override", "o", "Override", "let the region run the selected candidate, for a reason that the lock keeps",
            "agentcompile decide RUN --region REGION --use CANDIDATE --reason TEXT", _override, "reason"),
-    Action("undo", "u", "Undo", "take the last decision back",
+    Action("undo", "u", "Undo", "undo the last decision",
            "agentcompile decide RUN --undo", _undo),
     Action("approve-safe", "a", "Approve safe",
            "approve every undecided region that is faster beyond its interval and passed every check",

@@ -14,6 +14,7 @@ from pathlib import Path
 from agentcompile.control.commands import LINE_BYTES, Command, Reply, line_of, reply_in
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError
+from agentcompile.runs.folders import resuming
 
 SOCKET = "control.sock"
 """The socket's name in the run directory; it is there while a compiler works on the run."""
@@ -28,7 +29,7 @@ class NoCompilerError(AgentCompileError):
         super().__init__(
             f"{run}: no compiler works on this run",
             exit_code=ExitCode.ENVIRONMENT,
-            hint=f"resume it: agentcompile compile --resume --run-dir {run}",
+            hint=f"resume it: {resuming(run)}",
         )
 
 

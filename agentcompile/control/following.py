@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.runs import progress
-from agentcompile.runs.session import EVENTS, Record, RunDirectory, record_in
+from agentcompile.runs.session import EVENTS, EventRecord, RunDirectory, record_in
 
 _ROUNDS = re.compile(rb'"kind":"rounds-progress","region":"([0-9a-f]{64})"')
 """A `RoundsProgress` event in the form in which `session.Journal` writes it."""
@@ -36,7 +36,7 @@ class Follower:
         """Whether the last `new` read everything that was there."""
         self._clock = clock
 
-    def new(self, budget_s: float = math.inf) -> list[Record]:
+    def new(self, budget_s: float = math.inf) -> list[EventRecord]:
         """Return the records written since the last call, as many as are read in about `budget_s`, folded into `state`.
 
         Of consecutive progress events of one region's timing only the last is returned. An incomplete last line is left
@@ -45,7 +45,7 @@ class Follower:
         Raises:
             AgentCompileError: a line is not an event; raised once the records before it were returned.
         """
-        found: list[Record] = []
+        found: list[EventRecord] = []
         file, begin, looked = self.run.path / EVENTS, self._clock(), 0
         self.caught_up = False
         with _uncollected():

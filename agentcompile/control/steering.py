@@ -46,7 +46,7 @@ class Steering:
         self._bell = (-1, -1)
 
     def know_spaces(self, legal: Callable[[Candidate], str]) -> None:
-        """Set `legal`."""
+        """Set the check of candidates that a person asks for: it returns why one is not legal, or nothing."""
         self.legal = legal
 
     def listen(self) -> None:

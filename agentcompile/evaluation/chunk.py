@@ -12,7 +12,10 @@ VALIDATED = 33
 """The tokens of the chunk on which a kernel for any chunk is validated: longer ones only take longer to compute
 exactly, and whatever is timed is compared at the longest."""
 SHORTEST = (1, 2)
-"""The other numbers of tokens, beside the longest and one less, at which a kernel must be right to ship."""
+"""The other numbers of tokens, beside the longest and one less, at which a kernel passes what a search tests.
+
+At all others it launches on one input each, at acceptance alone.
+"""
 
 
 def any_chunk(region: Region) -> bool:
@@ -20,17 +23,9 @@ def any_chunk(region: Region) -> bool:
     return any(isinstance(dim, str) for port in region.ports for dim in port.shape)
 
 
-def longest(region: Region) -> int:
-    """Return the tokens of the longest chunk of a region: those that it is measured at, or what the cache holds."""
-    dims = dict(region.dims)
-    slots = [port.shape[2] for port in region.ports if port.role == "state" and len(port.shape) == 4]
-    held = [size for size in (dims.get("context"), *slots) if isinstance(size, int)]
-    return min([dims["tokens"], *held])
-
-
 def validated(region: Region) -> int:
     """Return the tokens of the chunk on which the whole correctness suite runs; 0 where their number is fixed."""
-    return min(VALIDATED, longest(region)) if any_chunk(region) else 0
+    return min(VALIDATED, region.longest_chunk) if any_chunk(region) else 0
 
 
 def at_length(region: Region, tokens: int = 0) -> Region:
@@ -40,7 +35,7 @@ def at_length(region: Region, tokens: int = 0) -> Region:
     """
     if not any_chunk(region):
         return replace(region, sites=())
-    count = tokens or longest(region)
+    count = tokens or region.longest_chunk
 
     def sized(shape: tuple[Dim, ...]) -> tuple[int, ...]:
         return concrete(shape, count)
@@ -55,9 +50,9 @@ def at_length(region: Region, tokens: int = 0) -> Region:
 
 
 def lengths(region: Region) -> tuple[Region, ...]:
-    """Return a region of any chunk at the other lengths at which its kernels must be right; none for one length."""
+    """Return a region of any chunk at the other lengths of which a search would test one; none for one length."""
     if not any_chunk(region):
         return ()
-    most = longest(region)
+    most = region.longest_chunk
     others = {*SHORTEST, most - 1, most} - {0, validated(region)}
     return tuple(at_length(region, tokens) for tokens in sorted(others) if tokens <= most)

@@ -1,13 +1,15 @@
 """The evaluator: builds, validates and times candidates in worker processes, and survives whatever they do.
 
 Every failure is a verdict. A worker that fails is killed with its process group and replaced; after a crash, a hang or
-an error the new one first runs a canary (a kernel known to be right): if it passes, the candidate was at fault. A
-request that was killed from outside is repeated once. Building and validating run in parallel, timing alone.
+an error the new one first runs a canary (a kernel known to be right): if it passes, the candidate was at fault. What
+was killed from outside is repeated once. Building and validating run in parallel, timing alone.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -81,16 +83,17 @@ class WorkerEvaluator:
         self._steering = steering or Steering()
         self.waiting = Stopwatch(self._steering.clock)
         cores, backend = len(os.sched_getaffinity(0)), backend_of(target.kind)
+        memory_bytes = memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 6 // 10
         setup = p.Setup(
             target=target,
             store=str(store),
             toolchain=toolchain,
-            memory_bytes=memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 6 // 10,
+            memory_bytes=memory_bytes,
             torch_threads=backend.torch_threads(target),
             device=device,
         )
         self._limits, self._policy, self._seed, self._repeats = limits, policy, seed, repeats
-        self._memory_bytes = setup.memory_bytes
+        self._memory_bytes = memory_bytes
         self._validators, self._fragile = backend.validations_at_once(target, cores), backend.poisonable
         if fence is not None:
             memory = 0 if backend.own_memory else setup.memory_bytes
@@ -188,9 +191,9 @@ class WorkerEvaluator:
     def _settle(self, slot: WorkerSlot, work: Work, depth: Depth | None) -> Work | _Result:
         assert slot.worker is not None
         outcome = slot.worker.take()
-        if isinstance(outcome, p.Built):
+        if isinstance(outcome, p.BinaryBuilt):
             return replace(work, binary=outcome.binary, again=False) if depth else (work.job, outcome.binary)
-        if isinstance(outcome, p.Report) and outcome.report.ok and work.binary is not None:
+        if isinstance(outcome, p.SuiteReport) and outcome.report.ok and work.binary is not None:
             return work.job, Prepared(job=work.job, binary=work.binary, report=outcome.report)
         slot.clear(disturbed=shakes(outcome))
         if from_outside(outcome) and not work.again:
@@ -199,7 +202,7 @@ class WorkerEvaluator:
 
     def _blamed(self, slot: WorkerSlot, outcome: Outcome, stage: Stage = "validate") -> Verdict:
         """Return a candidate's verdict; environment errors count as its own, if a fresh worker's canary passes."""
-        if isinstance(outcome, p.Fault) and outcome.environment:
+        if isinstance(outcome, p.WorkerFault) and outcome.environment:
             self._pool.worker(slot)
             return Crashed(stage=stage, signal=0, detail=outcome.error)
         return failure(outcome, stage)
@@ -219,7 +222,7 @@ class WorkerEvaluator:
         """Time `arms`, alone on the machine; retime the others when one crashes or is wrong (`Timing.failed`)."""
         labels = tuple(arm_of(arm).label for arm in arms)
 
-        def request(live: Sequence[int]) -> p.Time:
+        def of(live: Sequence[int]) -> p.Time:
             return p.Time(
                 region=at_length(region),
                 arms=tuple(arm_of(arms[i]) for i in live),
@@ -234,8 +237,7 @@ class WorkerEvaluator:
         trusted = frozenset(i for i, arm in enumerate(arms) if isinstance(arm, Baseline))
         nbytes = region.cost.bytes + (self._policy.dram_bytes if residency == "dram" else 0)
         ids = tuple("" if isinstance(arm, Baseline) else arm.job.candidate.id for arm in arms)
-        limit_s = self._limit_s(nbytes, len(arms), rounds)
-        return self._beside(labels, ids, request, processes, trusted, residency, limit_s)
+        return self._beside(labels, ids, of, processes, trusted, residency, self._limit_s(nbytes, len(arms), rounds))
 
     def steps(
         self,
@@ -273,8 +275,7 @@ class WorkerEvaluator:
         labels = tuple(label for label, _ in programs)
         nbytes = sum(file.stat().st_size for file in checkpoint.iterdir() if file.is_file())
         limit_s = self._limit_s(3 * nbytes, len(programs), rounds)  # a weight may be resident in several layouts
-        if not trusted:
-            limit_s = min(limit_s, self._limits.look(nbytes))
+        limit_s = limit_s if trusted else min(limit_s, self._limits.look(nbytes))
         return self._beside(labels, ("",) * len(labels), request, processes, frozenset(), residency, limit_s)
 
     def prompts(
@@ -285,8 +286,7 @@ class WorkerEvaluator:
         def of(live: Sequence[int]) -> p.TimePrompts:
             return replace(request, policy=self._policy, arms=tuple(request.arms[i] for i in live))
 
-        none = ("",) * len(labels)
-        return self._beside(tuple(labels), none, of, 1, frozenset(), residency, limit_s)
+        return self._beside(tuple(labels), ("",) * len(labels), of, 1, frozenset(), residency, limit_s)
 
     def _beside(
         self,
@@ -319,23 +319,23 @@ class WorkerEvaluator:
 
     def _limit_s(self, nbytes: int, arms: int, rounds: int) -> float:
         """Return one process's limit: its memory's, plus every interval at its longest on a half-shared machine."""
-        longest_s = 2 * self._policy.max_interval_ns / 1e9
-        most = (1 + self._policy.more_rounds) * rounds
-        return self._limits.measure(nbytes) + 2 * most * arms * longest_s
+        most = (1 + self._policy.more_rounds) * rounds * arms
+        return self._limits.measure(nbytes) + 4 * most * self._policy.max_interval_ns / 1e9
 
     def _processes(
         self, request: p.Timer, processes: int, limit_s: float, ids: Sequence[str]
     ) -> tuple[Samples, ...] | Blamed:
         self._pool.rest()
-        taken: list[Samples] = []
+        taken, several = list[Samples](), processes > 1
         # Creating a device context takes seconds. Region timings leave nothing in it; steps leave a model's weights.
-        kept = self._fragile and processes > 1 and isinstance(request, p.Time)
-        if processes > 1 and self._fragile:
+        kept = self._fragile and several and isinstance(request, p.Time)
+        if several and self._fragile:
             self._pool.stock(processes, kept=kept)
-        again, number = False, 0
-        while number < processes:
+        again, number, took, begin = False, 0, 0.0, time.monotonic()
+        end = begin + processes * ((isinstance(request, p.TimeSteps) and request.seconds) or math.inf)
+        while number < processes and begin + took <= end:  # one that would end too late does not begin
             slot = self._pool.witness(number) if kept else self._pool.clock
-            worker = self._pool.worker(slot, fresh=processes > 1 and not kept)
+            worker = self._pool.worker(slot, fresh=several and not kept)
             worker.ask(replace(request, seed=request.seed + number), limit_s=limit_s)
             while not worker.done:
                 if (gone := self._given_up(ids)) >= 0:
@@ -343,9 +343,10 @@ class WorkerEvaluator:
                     return Blamed(at=gone, verdict=Cancelled(stage="measure"))
                 wait([worker], bell=self._steering.bell())
             outcome = worker.take()
-            if isinstance(outcome, p.Timed):
+            if isinstance(outcome, p.RoundsTimed):
                 taken.append(outcome.samples)
-                again, number = False, number + 1
+                again, number, took = False, number + 1, time.monotonic() - begin
+                begin += took
                 continue
             at = outcome.arm if isinstance(outcome, p.Wrong) else worker.blamed
             slot.clear(disturbed=shakes(outcome))

@@ -36,7 +36,7 @@ def feed(pool: WorkerPool, limits: Limits, request: p.FeedModel, patience_s: flo
         raise lacking(what, "host", f"its process was ended twice from outside: {outcome.detail}")
     if isinstance(outcome, Lost) and (resource := named(outcome.detail)) is not None:
         raise lacking(what, resource, outcome.detail)
-    if isinstance(outcome, p.Fault) and outcome.environment:  # its kernels are at fault, unless a canary fails too
+    if isinstance(outcome, p.WorkerFault) and outcome.environment:  # the kernels', unless a canary fails too
         pool.worker(pool.clock)
         return Failed(at=at, verdict=Crashed(stage="admit", signal=0, detail=outcome.error))
     verdict = failure(outcome, "admit")

@@ -8,27 +8,68 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from agentcompile.backends import backend_of
+from agentcompile.ir.graph import Phase
 from agentcompile.ir.target import Target
 
 Left = Callable[[], float]
 """Returns the seconds that are left from now on; negative when the time is exceeded."""
 
-SEARCHED: Mapping[str, float] = {"cpu": 0.5, "cuda": 0.4}
-"""Share of the time after which no new candidate of a region is evaluated by itself."""
-CONFIRMED: Mapping[str, float] = {"cpu": 0.75, "cuda": 0.55}
-"""Share after which finalists get no more rounds than an interval needs, in one process."""
-TUNED: Mapping[str, float] = {"cpu": 0.9, "cuda": 0.85}
-"""Share after which no alternative is tried in the step; the remaining time is for timing the plan beside PyTorch."""
-FINISHED: Mapping[str, float] = {"cpu": 0.95, "cuda": 0.95}
-"""Share after which the plan is timed beside PyTorch in one process, with no more rounds than an interval needs."""
 LEAST_S = 1.0
 """Seconds for one timing, however late it is: processes have to start."""
 HEAD_S = 0.7
 """Seconds to build, validate and time one candidate of a region on a quiet machine of two cores, on a CPU."""
-REGION_S = 1.4
-"""The same seconds with its share of confirmation, which about half of the regions need, of acceptance and of steps."""
+LATE_RUNS: Mapping[Phase, int] = {"decode": 24, "prefill": 15}
+"""How often a process runs each arm that it times, at the least: to compare it, to warm up, in three rounds. Decode
+steps also fill a cache, and are too short to go without warming up."""
+ACCEPT_S = 0.2
+"""Seconds to accept a small kernel of a CPU, beside another one, on a quiet machine."""
+EXACT_RUNS: Mapping[Phase, float] = {"decode": 330.0, "prefill": 13.0}
+"""How often acceptance computes a kernel's results and their bounds in float64, as multiples of one decode step's time.
+
+A prefill's are computed for an eighth of the tokens that it is measured at, by faster products of several rows. Both
+are half of what one kernel takes, as two run beside one another. Fitted to SmolLM2-135M, and checked on the sample.
+"""
+
+
+def step_timing_s(steps_ns: Sequence[tuple[Phase, float]], others: int, cores: int, kind: str) -> float:
+    """Return the seconds in which whole steps and chunks are timed, each in one process, when time is short.
+
+    `steps_ns` has for each of these what PyTorch and the plan take together, as it is now: with `others` threads of
+    other processes.
+    """
+    slower = (cores + others) / cores
+    return sum(backend_of(kind).time.start_s * slower + LATE_RUNS[phase] * ns / 1e9 for phase, ns in steps_ns)
+
+
+def acceptance_s(kernels: Sequence[tuple[Phase, int]], others: int, cores: int) -> float:
+    """Return the seconds in which kernels of a CPU are accepted, by their phases and FLOPs.
+
+    Float64 arithmetic is timed for it, for a few milliseconds. `others` are threads of other processes that run now.
+    """
+    slower, per_flop_s = (cores + others) / cores, exact_s() / 2
+    return slower * sum(ACCEPT_S + EXACT_RUNS[phase] * flops * per_flop_s for phase, flops in kernels)
+
+
+def exact_s() -> float:
+    """Return the seconds that one multiply-add of a product with one row takes in float64, with its bound.
+
+    It is measured on so little that PyTorch uses one thread: beside other processes threads wait for one another.
+    """
+    import torch  # takes seconds, and a compile has loaded it
+
+    weights = torch.ones(32, 512, dtype=torch.bfloat16)
+    row = torch.ones(weights.shape[1], dtype=torch.float64)
+
+    def once() -> float:
+        begin = time.perf_counter()
+        wide = weights.double()
+        _ = (wide * row).sum(1), (wide.abs_() * row).sum(1)
+        return time.perf_counter() - begin
+
+    return min(once() for _ in range(30)) / weights.numel()
 
 
 class TimeBudget:
@@ -39,7 +80,8 @@ class TimeBudget:
     ) -> None:
         """Create a budget; earlier processes of the run used `spent_s`, and `clock` stands still during a pause."""
         self.seconds = float(seconds) if seconds else math.inf
-        self._begin, self._clock, self._kind = clock() - spent_s, clock, target.kind
+        self._begin, self._clock = clock() - spent_s, clock
+        self._rules = backend_of(target.kind).time
 
     @property
     def elapsed_s(self) -> float:
@@ -52,33 +94,37 @@ class TimeBudget:
 
     def searching(self) -> float:
         """Return the seconds in which new candidates of regions may be evaluated."""
-        return self._until(SEARCHED)
+        return self._until(self._rules.searched)
 
     def confirming(self) -> float:
         """Return the seconds in which finalists may be timed on fresh data."""
-        return self._until(CONFIRMED)
+        return self._until(self._rules.confirmed)
 
     def tuning(self) -> float:
         """Return the seconds in which alternatives may be tried in the step."""
-        return self._until(TUNED)
+        return self._until(self._rules.tuned)
 
     def finishing(self) -> float:
         """Return the seconds in which whole plans may be timed in several processes."""
-        return self._until(FINISHED)
+        return self._until(self._rules.finished)
 
-    def _until(self, shares: Mapping[str, float]) -> float:
-        return self.seconds * shares[self._kind] - self.elapsed_s if self.seconds < math.inf else math.inf
+    def _until(self, share: float) -> float:
+        return self.seconds * share - self.elapsed_s if self.seconds < math.inf else math.inf
 
 
-def floor_of(regions: int, left_s: float, others: int, cores: int) -> str:
-    """Return a warning with the least time of a search, empty where that is ample; `others` are other threads."""
-    slower = (cores + others) / cores
-    if left_s >= 1.5 * HEAD_S * regions * slower:
+def floor_of(regions: int, left_s: float, others: int, cores: int, kind: str) -> str:
+    """Return a warning with the least time of a search on a device of that kind, empty where that is ample.
+
+    `others` are threads of other processes that run now.
+    """
+    slower, rules = (cores + others) / cores, backend_of(kind).time
+    if left_s >= max(1.5 * HEAD_S, rules.searched * rules.region_s) * regions * slower:
         return ""
-    took = f"about {REGION_S * regions:.0f} s on a quiet machine"
+    least_s = rules.region_s * regions
+    took = f"about {least_s:.0f} s on a quiet machine"
     if others:
         beside = "the thread" if others == 1 else f"the {others} threads"
-        took += f", {REGION_S * regions * slower:.0f} s beside {beside} of others that run now"
+        took += f", {least_s * slower:.0f} s beside {beside} of others that run now"
     text = f"at least one candidate of each of {regions} regions that a plan needs is tried, and the step is timed"
     return f"{text}, whatever `seconds` says: {took}"
 

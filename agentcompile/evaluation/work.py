@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentcompile.build.binary import Binary
-from agentcompile.evaluation.chunk import at_length, lengths, validated
+from agentcompile.evaluation.chunk import any_chunk, at_length, lengths, validated
 from agentcompile.evaluation.jobs import Depth, EvaluationJob, implementation
 from agentcompile.ir.trial import Cancelled, Death, Incorrect, Stage
 from agentcompile.validate.endurance import wanted_launches
@@ -30,14 +30,16 @@ class Work:
 
 def validation(job: EvaluationJob, binary: Binary, depth: Depth, seed: int, repeats: int) -> p.Validate:
     """Return the request that validates a built job, with `repeats` launches that must agree."""
+    region = at_length(job.region, validated(job.region))
     return p.Validate(
-        region=at_length(job.region, validated(job.region)),
+        region=region,
         lengths=lengths(job.region) if depth == "accept" else (),
+        chunk=(replace(job.region, sites=()),) if depth == "accept" and any_chunk(job.region) else (),
         implementation=implementation(job, binary),
         seed=seed,
         repeats=repeats,
         depth=depth,
-        launches=wanted_launches(len(job.region.sites)) if depth == "accept" else 0,
+        launches=wanted_launches(region, len(job.region.sites)) if depth == "accept" else 0,
     )
 
 

@@ -79,7 +79,7 @@ class CompiledForCausalLM:
 
     @functools.cached_property
     def generation_config(self) -> Any:
-        """The checkpoint's defaults for `generate`: generation_config.json, or what config.json says of it."""
+        """The checkpoint's defaults for `generate`: generation_config.json, or config.json's where that is missing."""
         from transformers import GenerationConfig
 
         try:
@@ -108,13 +108,15 @@ class CompiledForCausalLM:
 
     def generate(
         self,
+        inputs: torch.Tensor | None = None,
+        generation_config: Any = None,
+        *,
         input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        generation_config: Any = None,
         streamer: Any = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Complete every row of `input_ids` [B, T]; return int64 [B · n, T + new], padded on the right.
+        """Complete every row of `inputs` [B, T], or `input_ids`; return int64 [B · n, T + new], padded on the right.
 
         `attention_mask` [B, T] marks padding on the left with 0. Arguments count before `generation_config`, and that
         before the checkpoint's own generation_config.json, as in transformers; what draws is seeded by PyTorch's
@@ -124,7 +126,10 @@ class CompiledForCausalLM:
         Raises:
             AgentCompileError: an argument is not supported, which it names, or wrong (usage).
         """
-        ids, rows = _rows(input_ids, attention_mask)
+        if inputs is not None and input_ids is not None:
+            text = f"inputs: {arguments.shown(inputs)}, and input_ids: {arguments.shown(input_ids)}"
+            raise AgentCompileError(text, hint="they are the same: give one of them")
+        ids, rows = _rows(input_ids if inputs is None else inputs, attention_mask)
         asked = self._asked(generation_config, kwargs)
         copies = arguments.whole("num_return_sequences", asked.pop("num_return_sequences", 1), 1, MOST_COMPLETIONS)
         pad = arguments.whole(
@@ -141,7 +146,8 @@ class CompiledForCausalLM:
         longest = max(len(tokens) for tokens in made)
         new = [[*tokens, *[pad] * (longest - len(tokens))] for tokens in made]
         prompts = ids.repeat_interleave(copies, dim=0)
-        return torch.cat([prompts, torch.tensor(new, dtype=torch.int64).view(-1, longest)], dim=1).to(self.device)
+        made_ids = torch.tensor(new, dtype=torch.int64).view(len(new), longest)
+        return torch.cat([prompts, made_ids], dim=1).to(self.device)
 
     def _asked(self, config: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the supported arguments: the call's over its configuration's over the checkpoint's.
@@ -220,6 +226,6 @@ def _settings(asked: Mapping[str, Any], length: int) -> dict[str, Any]:
 
 def _neutral(name: str, value: Any) -> bool:
     """Return whether an argument that is not supported has no effect at this value."""
-    if isinstance(value, (torch.Tensor, str)):
+    if isinstance(value, str) or hasattr(value, "shape"):  # an array, which has no truth value of its own
         return False
     return value is False or (isinstance(value, (list, tuple, dict)) and not value) or value in _NEUTRAL.get(name, ())

@@ -44,14 +44,13 @@ from agentcompile.runs.session import (
     options_bytes,
     options_in,
     record_in,
-    write_atomically,
 )
 from agentcompile.runs.tables import amount
 from agentcompile.system import tarball
 from agentcompile.system.notes import Notes
-from agentcompile.system.plain_files import NotPlainError, read_plain
+from agentcompile.system.plain_files import NotPlainError, read_plain, write_atomically
 from agentcompile.system.store import Store
-from agentcompile.system.tarball import Limits, TarballError
+from agentcompile.system.tarball import TarballError, TarballLimits
 
 VERSION = 1
 """The format of an archive; a greater one is refused."""
@@ -62,7 +61,7 @@ NAMES = (ABOUT, EVENTS, FACTS, OPTIONS)
 _AGAIN = "fetch the file again, or pack the run again with `agentcompile runs pack`"
 
 
-LIMITS = Limits()
+LIMITS = TarballLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +75,7 @@ class MachineFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packed:
+class PackedRun:
     """An archive that was written: its size, and the sizes of its files before compression."""
 
     file: Path
@@ -96,7 +95,7 @@ class Contents:
     facts: MachineFacts
 
 
-def pack(run: RunDirectory, options: Options, out: Path, *, limits: Limits = LIMITS) -> Packed:
+def pack(run: RunDirectory, options: Options, out: Path, *, limits: TarballLimits = LIMITS) -> PackedRun:
     """Write the archive of a run that was started with `options` to `out`, atomically.
 
     Raises:
@@ -128,7 +127,7 @@ def pack(run: RunDirectory, options: Options, out: Path, *, limits: Limits = LIM
         write_atomically(out, packed)
     except OSError as error:
         raise environment_error(error, out) from error
-    return Packed(file=out, bytes=len(packed), files=sizes)
+    return PackedRun(file=out, bytes=len(packed), files=sizes)
 
 
 def _read(path: Path) -> bytes:
@@ -173,7 +172,7 @@ def _keys(state: progress.State) -> tuple[set[str], set[str]]:
     """
     from agentcompile.evaluation.step_clock import policy_digest
     from agentcompile.system.probe import ceiling_key
-    from agentcompile.tuning.trial_database import accepted_key, fallback_key
+    from agentcompile.tuning.trial_database import accepted_key, fallback_key, missing_key
 
     if state.target is None:
         return set(), set()
@@ -182,10 +181,10 @@ def _keys(state: progress.State) -> tuple[set[str], set[str]]:
     fallback = {fallback_key(row.region, target, policy) for row in state.rows for policy in policies}
     passed = {(t.source, t.candidate.region) for t in state.trials if isinstance(t.verdict, Measured)}
     accepted = {accepted_key(source, region, target) for source, region in passed}
-    return {ceiling_key(target)}, fallback | accepted
+    return {ceiling_key(target)}, fallback | accepted | {missing_key(key) for key in accepted}
 
 
-def read(file: Path, *, limits: Limits = LIMITS) -> Contents:
+def read(file: Path, *, limits: TarballLimits = LIMITS) -> Contents:
     """Read and check an archive; nothing is written.
 
     Raises:
@@ -200,7 +199,7 @@ def read(file: Path, *, limits: Limits = LIMITS) -> Contents:
         raise _refused(file, "nested deeper than any run is") from error
 
 
-def _archived(file: Path, limits: Limits) -> bytes:
+def _archived(file: Path, limits: TarballLimits) -> bytes:
     hint = "name an archive that `agentcompile runs pack` wrote"
     try:
         return read_plain(file, limits.packed_bytes)

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentcompile.evaluation.chunk import any_chunk, longest
+from agentcompile.evaluation.chunk import any_chunk
 from agentcompile.interchange.code import UnfitError, identifiers, program
 from agentcompile.interchange.tried import Tried, lines, ms, number, pretty, report_of
 from agentcompile.ir.codec import encode
@@ -43,7 +43,7 @@ DTYPES: dict[DType, str] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class KernelTexts:
     """The template and the source of a candidate."""
 
     template: Template
@@ -51,7 +51,7 @@ class Made:
 
 
 def dataset(
-    region: Region, tried: Sequence[Tried], made: Mapping[str, Made], target: Target, model: str
+    region: Region, tried: Sequence[Tried], made: Mapping[str, KernelTexts], target: Target, model: str
 ) -> dict[str, bytes]:
     """Return every file of one region by its path in a trace set; `made` has the template and source by candidate id.
 
@@ -164,7 +164,7 @@ def workload(region: Region) -> dict[str, Json]:
 
 def _tokens(region: Region) -> int:
     """Return the number of tokens that the region was measured at."""
-    return longest(region) if any_chunk(region) else dict(region.dims).get("tokens", 1)
+    return region.longest_chunk if any_chunk(region) else dict(region.dims).get("tokens", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ def _safetensors(indices: Mapping[str, _Indices]) -> bytes:
     return bytes(save(arrays))
 
 
-def solution(region: Region, candidate: Candidate, made: Made, target: Target) -> dict[str, Json]:
+def solution(region: Region, candidate: Candidate, made: KernelTexts, target: Target) -> dict[str, Json]:
     """Return a candidate as it was compiled.
 
     Raises:

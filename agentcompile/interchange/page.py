@@ -15,7 +15,7 @@ from agentcompile.interchange import plots
 from agentcompile.ir.trial import Kernel, Measured, Plan, Trial
 from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.status import Status
-from agentcompile.runs.tables import Table, choice_text, duration, plan, plan_line, regions
+from agentcompile.runs.tables import Table, choice_text, duration, plan, plan_line, regions, stage_name
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
@@ -40,7 +40,7 @@ _SOURCE = 400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceText:
     """The text of a kernel as a compiler saw it; None where the store has it no more."""
 
     label: str
@@ -50,7 +50,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionPart:
-    """What the page says of one region."""
+    """The part of the page on one region."""
 
     row: RegionProgress
     why: str
@@ -60,7 +60,7 @@ class RegionPart:
     trials: Table
     timed: Sequence[Trial]
     """Its trials, in the order in which they were made."""
-    sources: Sequence[Source]
+    sources: Sequence[SourceText]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ def _result(report: Report) -> Iterator[str]:
         yield from _table(Table(heads=heads, rows=rows, right=(1, 2, 3, 4)))
 
 
-def _bars(report: Report, one: Plan) -> list[plots.Bar]:
+def _bars(report: Report, one: Plan) -> list[plots.RegionBar]:
     timed = {part.row.region: part for part in report.parts}
     found = []
     for part in one.parts:
@@ -154,13 +154,13 @@ def _bars(report: Report, one: Plan) -> list[plots.Bar]:
         if times:
             baseline = float(times[-1].baseline_ns)
             row = known.row
-            found.append(plots.Bar(name=row.name, floor_ns=row.floor_ns, baseline_ns=baseline, chosen_ns=chosen))
+            found.append(plots.RegionBar(name=row.name, floor_ns=row.floor_ns, baseline_ns=baseline, chosen_ns=chosen))
     return sorted(found, key=lambda bar: -bar.baseline_ns)
 
 
 def _progress(report: Report) -> Iterator[str]:
     rows = [
-        (stage.stage, "-" if stage.seconds is None else f"{stage.seconds:.1f}", stage.detail)
+        (stage_name(stage.stage), "-" if stage.seconds is None else f"{stage.seconds:.1f}", stage.detail)
         for stage in report.state.stages
     ]
     yield "<h2>Stages</h2>"

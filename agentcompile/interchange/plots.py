@@ -21,7 +21,7 @@ _NAME = 42
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
+class RegionBar:
     """One region: its times by site, of which `chosen_ns` is 0 where it runs in PyTorch."""
 
     name: str
@@ -39,14 +39,14 @@ class Dot:
     confirmed: bool
 
 
-def bars(rows: Sequence[Bar], title: str) -> str:
+def bars(rows: Sequence[RegionBar], title: str) -> str:
     """Return horizontal bars of each region's time in PyTorch and in its kernel, with a mark at its roofline."""
     most = max((max(row.baseline_ns, row.chosen_ns, row.floor_ns) for row in rows), default=1.0) or 1.0
     height = _TOP + 2 * _ROW * len(rows) + 8
     return _svg(title, height, [*_legend(), *(part for at, row in enumerate(rows) for part in _bar(row, at, most))])
 
 
-def _bar(row: Bar, at: int, most: float) -> Iterator[str]:
+def _bar(row: RegionBar, at: int, most: float) -> Iterator[str]:
     scale, top = (WIDTH - _LEFT - _RIGHT) / most, _TOP + 2 * _ROW * at
     yield _text(_LEFT - 8, top + _ROW, row.name, "end")
     for line, (time_ns, colour) in enumerate(((row.baseline_ns, _BASELINE), (row.chosen_ns, _OURS))):

@@ -12,7 +12,7 @@ from typing import Literal
 from agentcompile.ir.digest import Json
 from agentcompile.ir.region import Region
 from agentcompile.ir.resources import Resources
-from agentcompile.ir.search_events import Memory, Transformation
+from agentcompile.ir.search_events import RecalledPoint, Transformation
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Candidate, ParamValue, Template
 from agentcompile.ir.trial import Trial
@@ -34,7 +34,7 @@ class Question:
     resources: tuple[tuple[str, tuple[Resources, ...]], ...] = ()
     """Candidate id with the assembler's report on each of its entries, for those of `history` that have one."""
 
-    memories: tuple[Memory, ...] = ()
+    memories: tuple[RecalledPoint, ...] = ()
     """What earlier runs found about candidates on like regions: what was fast there, then what failed."""
 
     focus: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Question:
     tries: int = 0
     """The most candidates that the round tries; 0 where it is not known."""
     processor: tuple[tuple[str, Json], ...] = ()
-    """What the system says of a CPU's core, by name: its numbers in CPUID, threads of a core, sharers of its caches."""
+    """The system's report on a CPU's core, by name: its numbers in CPUID, threads of a core, sharers of its caches."""
 
     @property
     def floor_ns(self) -> float:
@@ -100,7 +100,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class AnswerItem:
     """One item of an adviser's answer, and whether it was accepted; a refused one has its reason."""
 
     what: Literal["diagnosis", "label", "claim", "risk", "rank", "sequence", "hint", "answer"]
@@ -211,7 +211,7 @@ class Advice:
     """What limits the region; None when the adviser did not say."""
     sequences: tuple[AdvisedSequence, ...] = ()
     sequence_counts: SequenceCounts = SequenceCounts()
-    proposals: tuple[Proposal, ...] = ()
+    proposals: tuple[AnswerItem, ...] = ()
     """Everything that was said about the region, accepted or refused."""
 
     def sorted(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:

@@ -16,7 +16,7 @@ WrittenLanguage = Literal["cpp", "cuda", "triton"]
 
 
 MOST_POINTS = 4
-"""The most points of a written template that are judged beside its default."""
+"""The most points of a written template that are evaluated beside its default."""
 AGREE = 1.25
 """Ratio of two times of one program above which one of them was taken while the machine was busy, or on another."""
 
@@ -108,7 +108,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Evaluated:
     """What the gates say of a written template."""
 
     verdict: Verdict
@@ -117,14 +117,14 @@ class Judged:
     over_reference: float = math.inf
     """Its time divided by the reference's in the same rounds; infinity where they were not timed together."""
     times: Times | None = None
-    """The times to beat as the judge knows them now; None where it knows none but the contract's."""
+    """The times to beat as the evaluator knows them now; None where it knows none but the contract's."""
     feedback: Json = None
     """For the next question: log, failed check, registers, bandwidth, time against the floor."""
 
 
-class Judge(Protocol):
+class AttemptEvaluator(Protocol):
     """The gates: check, build, validation, measurement."""
 
-    def judge(self, written: Written) -> Judged:
-        """Judge a template; a fault of the template is a verdict, never an exception."""
+    def evaluate(self, written: Written) -> Evaluated:
+        """Evaluate a template; a fault of the template is a verdict, never an exception."""
         ...

@@ -11,11 +11,11 @@ from typing import assert_never
 from agentcompile.ir.expr import (
     MAX_VALUE,
     Arithmetic,
-    Binary,
-    Call,
+    BinaryOp,
     Compare,
     Expr,
     Function,
+    FunctionCall,
     IfElse,
     Int,
     Logic,
@@ -47,7 +47,7 @@ def evaluate(expr: Expr, names: Mapping[str, int]) -> int:
             return names[name]
         case Negate(operand):
             return -evaluate(operand, names)
-        case Binary(op, left, right):
+        case BinaryOp(op, left, right):
             return _bounded(expr, _arithmetic(expr, op, evaluate(left, names), evaluate(right, names)))
         case Compare(ops, operands):
             return _compare(ops, operands, names)
@@ -62,7 +62,7 @@ def evaluate(expr: Expr, names: Mapping[str, int]) -> int:
             return not evaluate(operand, names)
         case IfElse(condition, yes, no):
             return evaluate(yes if evaluate(condition, names) else no, names)
-        case Call(function, arguments):
+        case FunctionCall(function, arguments):
             return _bounded(expr, _call(expr, function, [evaluate(argument, names) for argument in arguments]))
         case _:
             assert_never(expr)
@@ -189,15 +189,15 @@ def _filled(expr: Expr, names: Mapping[str, int]) -> Expr:
             return Negate(_filled(operand, names))
         case Not(operand):
             return Not(_filled(operand, names))
-        case Binary(op, left, right):
-            return Binary(op, _filled(left, names), _filled(right, names))
+        case BinaryOp(op, left, right):
+            return BinaryOp(op, _filled(left, names), _filled(right, names))
         case Compare(ops, operands):
             return Compare(ops, all_of(operands))
         case Logic(op, operands):
             return Logic(op, all_of(operands))
         case IfElse(condition, yes, no):
             return IfElse(*all_of((condition, yes, no)))
-        case Call(function, arguments):
-            return Call(function, all_of(arguments))
+        case FunctionCall(function, arguments):
+            return FunctionCall(function, all_of(arguments))
         case _:
             assert_never(expr)

@@ -63,7 +63,7 @@ class Negate:
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
+class BinaryOp:
     """The operation ``left op right``; ``//`` and ``%`` round towards minus infinity, as in Python."""
 
     op: Arithmetic
@@ -104,7 +104,7 @@ class IfElse:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """A call of one of the four functions.
 
     ``ceil_div`` rounds a/b up, and ``round_up(a, b)`` is the multiple of b at or above a.
@@ -114,7 +114,7 @@ class Call:
     arguments: tuple[Expr, ...]
 
 
-Expr = Int | Name | Negate | Binary | Compare | Logic | Not | IfElse | Call
+Expr = Int | Name | Negate | BinaryOp | Compare | Logic | Not | IfElse | FunctionCall
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
@@ -124,9 +124,9 @@ def children(expr: Expr) -> tuple[Expr, ...]:
             return ()
         case Negate(operand) | Not(operand):
             return (operand,)
-        case Binary(_, left, right):
+        case BinaryOp(_, left, right):
             return (left, right)
-        case Compare(_, operands) | Logic(_, operands) | Call(_, operands):
+        case Compare(_, operands) | Logic(_, operands) | FunctionCall(_, operands):
             return operands
         case IfElse(condition, yes, no):
             return (yes, condition, no)
@@ -165,7 +165,7 @@ def _print(expr: Expr) -> tuple[str, int]:
             return f"-{_within(operand, 7)}", 7
         case Not(operand):
             return f"not {_within(operand, 3)}", 3
-        case Binary(op, left, right):
+        case BinaryOp(op, left, right):
             strength = _STRENGTH[op]
             return f"{_within(left, strength)} {op} {_within(right, strength + 1)}", strength
         case Compare(ops, operands):
@@ -176,7 +176,7 @@ def _print(expr: Expr) -> tuple[str, int]:
             return f" {op} ".join(_within(operand, strength + 1) for operand in operands), strength
         case IfElse(condition, yes, no):
             return f"{_within(yes, 1)} if {_within(condition, 1)} else {_within(no, 0)}", 0
-        case Call(function, arguments):
+        case FunctionCall(function, arguments):
             return f"{function}({', '.join(canonical(argument) for argument in arguments)})", 8
         case _:
             assert_never(expr)
@@ -316,13 +316,13 @@ class _Parser:
     def sum(self) -> Expr:
         left = self.product()
         while op := self.take("+", "-"):
-            left = self.made(Binary(cast(Arithmetic, op), left, self.product()))
+            left = self.made(BinaryOp(cast(Arithmetic, op), left, self.product()))
         return left
 
     def product(self) -> Expr:
         left = self.factor()
         while op := self.take("*", "//", "%"):
-            left = self.made(Binary(cast(Arithmetic, op), left, self.factor()))
+            left = self.made(BinaryOp(cast(Arithmetic, op), left, self.factor()))
         return left
 
     def factor(self) -> Expr:
@@ -368,4 +368,4 @@ class _Parser:
         function: Function = token.text
         if len(arguments) < 2 or (function in ("ceil_div", "round_up") and len(arguments) > 2):
             raise ExprError(f"{function} takes two arguments, not {len(arguments)}", self.text, token.column)
-        return self.made(Call(function, tuple(arguments)))
+        return self.made(FunctionCall(function, tuple(arguments)))

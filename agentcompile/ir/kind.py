@@ -34,6 +34,8 @@ class KindFacts:
     constants: tuple[str, ...] = ()
     interior: tuple[str, ...] = ()
     """Values between its operators, which `rounds` may name."""
+    weights: tuple[str, ...] = ()
+    """The softmax weights inside its attentions, such as ``y.weights`` of ``y``, which `rounds` may name too."""
 
     def port(self, family: str) -> PortFacts | None:
         """Return the port family of that name, or None."""

@@ -8,7 +8,7 @@ from agentcompile.ir.graph import DType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class StateBuffer:
     """A buffer that lives from token to token: one layer's keys (`k.3`) or values (`v.3`)."""
 
     name: str
@@ -37,7 +37,7 @@ class ModelInfo:
     """Dtype of weights and activations."""
     eos: tuple[int, ...]
     """Token ids that end generation, sorted."""
-    states: tuple[State, ...]
+    states: tuple[StateBuffer, ...]
     config_digest: str
     weights_digest: str
     """Identity of the tensor bytes; empty until the caller asks the checkpoint for it."""

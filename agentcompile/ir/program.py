@@ -93,7 +93,7 @@ class Program:
     regions: tuple[Region, ...]
     """Regions that some `TorchCall` names."""
     arena_bytes: int
-    """Size with one token for every symbolic dimension."""
+    """Size with one token for every symbolic dimension; what is of one size counts by its share of `CHUNK` tokens."""
     token: str
     position: str
     logits: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,6 +86,14 @@ class Cost:
         return self.flops / max(self.bytes, 1)
 
 
+def longest_chunk(dims: Sequence[tuple[str, int]], ports: Sequence[Port]) -> int:
+    """Return the tokens of a region's longest chunk: those that it is measured at, or what its cache or table holds."""
+    extents = dict(dims)
+    slots = [port.shape[2] for port in ports if port.role == "state" and len(port.shape) == 4]
+    held = [size for size in (extents.get("context"), *slots) if isinstance(size, int)]
+    return min([extents["tokens"], *held])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Region:
     """A kind's operators at one shape, tuned once for all its sites; `body` is its reference and its fallback.
@@ -118,6 +127,11 @@ class Region:
     def name(self) -> str:
         """The name for people and the command line: the kind and the start of the id."""
         return f"{self.kind}@{self.id[:6]}"
+
+    @property
+    def longest_chunk(self) -> int:
+        """The tokens of the longest chunk: those that the region is measured at, or what its cache or table holds."""
+        return longest_chunk(self.dims, self.ports)
 
     @property
     def dense(self) -> bool:

@@ -30,7 +30,7 @@ class Transformation(Clean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node(Clean):
+class ProposalNode(Clean):
     """A candidate that a strategy proposed, and the way to it from one that it had before."""
 
     candidate: str
@@ -52,7 +52,7 @@ class Proposed(Clean):
     strategy: str
     """Its name, with its settings."""
     rounds: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[ProposalNode, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Consulted(Clean):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory(Clean):
+class RecalledPoint(Clean):
     """What an earlier run on this machine found about the same point on a like region."""
 
     candidate: str
@@ -100,7 +100,7 @@ class Remembered(Clean):
 
     kind: Literal["remembered"] = "remembered"
     region: str
-    memories: tuple[Memory, ...]
+    memories: tuple[RecalledPoint, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,11 +53,11 @@ class TensorMap:
 
     A box is 128 bytes wide and lies in shared memory with the swizzle of 128 bytes; what it has outside the matrix is
     zero. The kernel gets the map behind the pointers of its argument struct, as ``PORT_map``, and its rows as the
-    constant ``PORT_box``.
+    constant ``PORT_box``. Where a family has several ports, its maps are an array.
     """
 
     of: str
-    """A port, by its family."""
+    """A family of ports; once the launch is resolved, one port of it."""
     box: str
     """Rows of a box, an expression."""
     rows: int = 0

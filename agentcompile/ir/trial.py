@@ -233,7 +233,7 @@ def reason(verdict: Verdict) -> str:
         case Disturbed(stage=stage, detail=detail):
             return f"in {stage}, twice, from outside: {detail}"[:160]
         case Cancelled(stage=stage):
-            return f"in {stage}, by a person"
+            return f"in {stage}"
         case Impossible(measurement=measurement, floor_ns=floor_ns):
             return f"{measurement.median_ns} ns is below its floor of {floor_ns} ns: the clock must be wrong"
         case Measured():

@@ -28,13 +28,13 @@ from agentcompile.ir.codec import CodecError, decode, lean
 from agentcompile.ir.digest import Json, canonical
 from agentcompile.ir.template import Source, Template
 from agentcompile.system.plain_files import read_plain
-from agentcompile.system.tarball import MAGIC, Limits, TarballError, pack, unpack
+from agentcompile.system.tarball import MAGIC, TarballError, TarballLimits, pack, unpack
 
 VERSION = 1
 """The format of a bundle; a greater one is refused."""
 ENDING = ".bundle.tar.xz"
 ABOUT, LOCK, BUILD, NVRTC = "bundle.json", "lock.toml", "build.sh", "nvrtc.py"
-LIMITS = Limits(packed_bytes=8 << 20, unpacked_bytes=64 << 20, files=4096)
+LIMITS = TarballLimits(packed_bytes=8 << 20, unpacked_bytes=64 << 20, files=4096)
 SUFFIXES = {"cpp": ".cpp", "cuda": ".cu", "triton": ".py"}
 _MEMBER = re.compile(r"(sources|templates)/([0-9a-f]{64})\.(json|cpp|cu|py)")
 _AGAIN = "restore it, or make it again with `agentcompile bundle LOCK`"

@@ -9,7 +9,6 @@ first run there. A lock and a bundle from someone else are code from someone els
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 import tomllib
@@ -23,7 +22,7 @@ from agentcompile.ir.codec import CodecError, decode, encode, lean
 from agentcompile.ir.digest import Json, digest
 from agentcompile.lockfile.schema import REVISION, VERSION, Lock
 from agentcompile.lockfile.sound import LARGEST, unsound
-from agentcompile.system.plain_files import destination, is_stream, read_plain
+from agentcompile.system.plain_files import destination, is_stream, read_plain, write_atomically
 from agentcompile.system.tarball import MAGIC
 
 _FREE = {"params", "layouts", "libraries", "graphs", "settings"}
@@ -121,23 +120,8 @@ def write_file(path: Path, data: bytes) -> None:
         AgentCompileError: the path is a directory (usage), or the file cannot be written there (environment).
     """
     with _explained(path):
-        place = _place(path)
-        if is_stream(place):
-            with place.open("wb") as stream:
-                stream.write(data)
-            return
-        handle, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}.")
-        fresh = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.chmod(0o644)
-            fresh.replace(place)
-        except BaseException:
-            fresh.unlink(missing_ok=True)
-            raise
+        _place(path)
+        write_atomically(path, data)
 
 
 def _place(path: Path) -> Path:

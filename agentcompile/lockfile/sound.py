@@ -32,6 +32,8 @@ LARGEST = 1 << 53
 DTYPES = ("bf16", "fp16", "fp32")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DECIMAL = re.compile(r"-?(\d{1,30}(\.\d{1,30})?(e[+-]?\d{1,3})?|inf)")
+_WITH_LENGTHS: dict[str, tuple[str, ...]] = {"cpu": ("prefill",), "cuda": ()}
+"""The phases whose plans have lengths of prompts, by kind of device (`backends`, which needs PyTorch, is not read)."""
 _ARCH = {"cpu": re.compile(r"[a-z0-9_]{1,40}", re.IGNORECASE), "cuda": re.compile(r"sm_[0-9]{2,3}[af]?")}
 
 
@@ -133,7 +135,7 @@ def _prompts(key: str, plan: LockPlan, lock: Lock) -> Iterator[Unsound]:
     most = min(MOST_CHUNK, lock.model.context)
     usual = min(CHUNK, most)
     for name, value in (("chunk", plan.chunk), ("steps-up-to", plan.steps_up_to)):
-        if value and (plan.phase, lock.target.kind) != ("prefill", "cpu"):
+        if value and plan.phase not in _WITH_LENGTHS[lock.target.kind]:
             yield Unsound(key=f"{key}.{name}", text=f"{value}, where 0 is: it is for prompts on a CPU")
     if plan.chunk:
         yield from _range(f"{key}.chunk", plan.chunk, 1, most)

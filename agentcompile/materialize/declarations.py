@@ -90,7 +90,7 @@ def _arguments(launch: Launch, template: Template, region: Region) -> list[str]:
             members.append(f"{TYPES[workspaces[name].dtype]}* {name};")
         else:
             members.append(_pointer(name, region))
-    members += [f"TensorMap {one.of}_map;" for one in launch.maps]
+    members += [f"TensorMap {one.of}_map{_length(region.family(one.of))};" for one in launch.maps]
     return [f"struct {launch.entry}_args {{", *(f"    {member}" for member in members), "};"]
 
 
@@ -100,9 +100,13 @@ def _pointer(family: str, region: Region) -> str:
     An absent family takes the form of `w`: an array when the weights are numbered, otherwise one pointer.
     """
     ports = region.family(family)
-    many = numbered(ports or region.family("w"))
+    length = _length(ports) if ports else "[1]" * numbered(region.family("w"))
     const = "" if any(port.role == "output" or port.access != "read" for port in ports) else "const "
-    return f"{const}{family}_t* {family}{f'[{max(len(ports), 1)}]' if many else ''};"
+    return f"{const}{family}_t* {family}{length};"
+
+
+def _length(ports: tuple[Port, ...]) -> str:
+    return f"[{len(ports)}]" if numbered(ports) else ""
 
 
 def numbered(ports: tuple[Port, ...]) -> bool:

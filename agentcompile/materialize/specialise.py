@@ -14,7 +14,7 @@ from dataclasses import replace
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.evaluate import EvaluationError, evaluate, explain
 from agentcompile.ir.expr import parse
-from agentcompile.ir.region import Region
+from agentcompile.ir.region import Port, Region
 from agentcompile.ir.scope import scope
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import COUNT, QUOTED_INCLUDE, Language, Launch, Params, Source, Template, TensorMap
@@ -83,14 +83,15 @@ def _resolved(launch: Launch, template: Template, region: Region, names: Mapping
         block=tuple(number("block", text) for text in launch.block),
         shared_bytes=number("shared_bytes", launch.shared_bytes),
         cluster=tuple(number("cluster", text) for text in launch.cluster),
-        maps=tuple(_mapped(one, region, number("maps", one.box)) for one in launch.maps),
+        maps=tuple(
+            _mapped(one, port, number("maps", one.box)) for one in launch.maps for port in region.family(one.of)
+        ),
     )
 
 
-def _mapped(one: TensorMap, region: Region, box: str) -> TensorMap:
-    port = region.port(one.of)
+def _mapped(one: TensorMap, port: Port, box: str) -> TensorMap:
     *outer, columns = (int(extent) for extent in port.shape)
-    return replace(one, box=box, rows=math.prod(outer), columns=columns)
+    return replace(one, of=port.name, box=box, rows=math.prod(outer), columns=columns)
 
 
 def _elements(count: str, what: str, names: Mapping[str, int]) -> int:

@@ -19,6 +19,8 @@ from agentcompile.measure.policy import Policy
 MIN_ROUNDS = 3
 """The fewest rounds that give a confidence interval; at least this many are taken, even when time is up."""
 _LONG = 4.0  # batches longer than this multiple of `Policy.retaken_ns` give a rough time even when disturbed
+FAR = 4.0
+"""A launch that takes this multiple of `Policy.max_interval_ns` is timed alone, and is not tried again."""
 _SUDDEN = 4.0  # a batch that takes this multiple of its expected time is timed again
 _LATE_TRIES, _TRIES, _MOST_TRIES = 2, 8, 24
 """Most tries of the doubling check: when time is up, for long intervals, and for short ones."""
@@ -51,6 +53,8 @@ def _launch_ns(arm: Arm, enough_ns: float, policy: Policy) -> float:
     counts, so that other processes do not make a short launch look long.
     """
     batch, expected_ns = 1, 2 * arm.interval(1).ns
+    if expected_ns > 2 * FAR * policy.max_interval_ns:  # a sample has one launch, whatever disturbed this one
+        return expected_ns / 2
     while True:
         interval = arm.interval(batch)
         for _ in range(policy.retakes if interval.ns <= _LONG * policy.retaken_ns else 0):
@@ -141,13 +145,14 @@ def _doubling(arm: Arm, batch: int, policy: Policy, left: Callable[[], float], s
 
     The shortest are used because contention only lengthens an interval. The two sizes alternate because the clock
     frequency of a shared core was seen to change by half within a second; when time is up, the rounds' shortest
-    interval of the batch, `shortest_ns`, has to do.
+    interval of the batch, `shortest_ns`, has to do, and of what is longer than the policy's longest interval one try.
     """
     once = twice = math.inf
     for tried in range(_MOST_TRIES):
         once = min(once, max(shortest_ns if left() <= 0 else arm.interval(batch).ns, 1))
         twice = min(twice, arm.interval(2 * batch).ns)
-        enough = (tried >= _TRIES and once > policy.retaken_ns) or (tried >= _LATE_TRIES and left() <= 0)
+        late = left() <= 0 and (tried >= _LATE_TRIES or once > policy.max_interval_ns)
+        enough = (tried >= _TRIES and once > policy.retaken_ns) or late
         if _PLAUSIBLE[0] * once <= twice <= _PLAUSIBLE[1] * once or enough:
             break
     return twice / once

@@ -211,9 +211,9 @@ def evenly(values: Sequence[float], most: int) -> Sequence[float]:
     return values if count <= most else [values[at * (count - 1) // (most - 1)] for at in range(most)]
 
 
-def impossible(median_ns: float, floor_ns: float, policy: Policy = POLICY) -> bool:
+def impossible(usual_ns: float, floor_ns: float, policy: Policy = POLICY) -> bool:
     """Return whether a time is clearly below the roofline floor, which means that the clock or the floor is wrong."""
-    return median_ns < policy.floor_fraction * floor_ns
+    return usual_ns < policy.floor_fraction * floor_ns
 
 
 def verdict_of(
@@ -226,10 +226,13 @@ def verdict_of(
     comparisons: int,
     rounds: int = 0,
 ) -> Measured | Impossible:
-    """Return the verdict on an arm timed beside arm 0, `rounds` a process: `Impossible` below what can be reached."""
+    """Return the verdict on an arm timed beside arm 0, `rounds` a process: `Impossible` below what can be reached.
+
+    That is decided by the arm's usual time: where few rounds were undisturbed, the measurement has its quickest one.
+    """
     found = measurement(timing, arm, 0, bytes=nbytes, claim=claim, comparisons=comparisons)
     found = replace(found, asked=rounds * found.processes)
-    if impossible(found.median_ns, floor_ns):
+    if impossible(usual_ns(timing, arm), floor_ns):
         return Impossible(report=report, measurement=found, floor_ns=round(floor_ns))
     return Measured(report=report, measurement=found)
 

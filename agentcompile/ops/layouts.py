@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ResidentLayout:
     """One resident layout of a weight."""
 
     pack: Callable[[torch.Tensor], torch.Tensor]
@@ -41,7 +41,7 @@ class Layout:
         return (len(shape) == 2 or not self.matrix) and (not self.dtypes or dtype in self.dtypes)
 
 
-def _tiled(rows: int, group: int, dtypes: tuple[torch.dtype, ...], products: tuple[torch.dtype, ...]) -> Layout:
+def _tiled(rows: int, group: int, dtypes: tuple[torch.dtype, ...], products: tuple[torch.dtype, ...]) -> ResidentLayout:
     """Make the layout [N, K] -> [ceil(N / rows)][ceil(K / group)][rows][group], zero-padded."""
 
     def grid(shape: Shape) -> tuple[int, int]:
@@ -77,7 +77,7 @@ def _tiled(rows: int, group: int, dtypes: tuple[torch.dtype, ...], products: tup
         tiles, groups = grid(shape)
         return tiles * groups * rows * group
 
-    return Layout(pack=pack, unpack=unpack, take=take, numel=numel, dtypes=dtypes, products=products)
+    return ResidentLayout(pack=pack, unpack=unpack, take=take, numel=numel, dtypes=dtypes, products=products)
 
 
 def _words(tensor: torch.Tensor, group: int) -> torch.Tensor:
@@ -88,8 +88,8 @@ def _words(tensor: torch.Tensor, group: int) -> torch.Tensor:
     return (tensor.clone() if tensor.storage_offset() % group else tensor).view(torch.int32)
 
 
-LAYOUTS: dict[str, Layout] = {
-    "row-major": Layout(  # as in the checkpoint: rows one after another
+LAYOUTS: dict[str, ResidentLayout] = {
+    "row-major": ResidentLayout(  # as in the checkpoint: rows one after another
         pack=lambda tensor: tensor.reshape(-1),
         unpack=lambda flat, shape: flat.view(shape),
         take=lambda flat, wanted, shape: torch.nn.functional.embedding(wanted, flat.view(shape)),

@@ -21,7 +21,7 @@ from agentcompile.measure import POLICY, Timing
 from agentcompile.planning.alternatives import Alternatives
 from agentcompile.planning.arms import Arm, fastest, gains, labelled, order, swap, template_of
 from agentcompile.planning.plans import Planned
-from agentcompile.planning.step_timer import Admitted, Kind, StepClock, StepTimer, as_fallback
+from agentcompile.planning.step_timer import Admitted, AnyStepClock, Kind, StepTimer, as_fallback
 from agentcompile.regions.schedule import schedule
 from agentcompile.search import Budget, Move, StepStrategy, StepTask, StepTrial
 from agentcompile.tuning.partitions import Cut
@@ -43,7 +43,7 @@ def admit(
     parts: Sequence[Part],
     planned: Planned,
     alternatives: Alternatives,
-    clock: StepClock,
+    clock: AnyStepClock,
     emit: Emit,
     seed: int,
     kind: Kind,
@@ -69,7 +69,7 @@ def admit_chunk(
     cut: Cut,
     planned: Planned,
     alternatives: Alternatives,
-    clock: StepClock,
+    clock: AnyStepClock,
     emit: Emit,
     seed: int,
     kind: Kind,
@@ -97,7 +97,7 @@ class StepTuner(StepTimer):
         cut: Cut,
         layouts: Mapping[str, str],
         alternatives: Alternatives,
-        clock: StepClock,
+        clock: AnyStepClock,
         emit: Emit,
         kind: Kind,
         left: Left = any_time,

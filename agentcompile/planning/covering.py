@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from agentcompile.backends import backend_of
-from agentcompile.evaluation.time_budget import TimeBudget, floor_of
+from agentcompile.evaluation.time_budget import TimeBudget, acceptance_s, floor_of, step_timing_s
 from agentcompile.events import ChoiceMade, Emit, Warned
+from agentcompile.ir.graph import Phase
+from agentcompile.ir.region import Region
 from agentcompile.ir.trial import Choice, Kernel, Rule
 from agentcompile.planning.chunks import capacity, chunks_of
 from agentcompile.planning.first import FirstRegions
-from agentcompile.planning.plans import NEAR, OPTIMISM, Planned, contenders, plan
+from agentcompile.planning.plans import NEAR, OPTIMISM, Planned, cheapest, contenders, cost_of, estimate, plan
 from agentcompile.runs.stages import stage
 from agentcompile.search import RegionStrategy
 from agentcompile.system.probe import cpus_at_once, others_running
@@ -19,7 +21,7 @@ from agentcompile.tuning.acceptance import Acceptance
 from agentcompile.tuning.prepared import PreparedModel
 from agentcompile.tuning.ranker import Ranker
 from agentcompile.tuning.ranking import LEAVING_NS, Ranking
-from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.scheduler import Finishing, TaskScheduler
 from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.untimed import Estimates
 
@@ -43,7 +45,8 @@ def search(
     """
     with stage(emit, "search") as say:
         first = FirstRegions(prepared=prepared, scheduler=scheduler)
-        if least := floor_of(len(first.needed(())), budget.searching(), others_running(), cpus_at_once()):
+        needed, kind = len(first.needed(())), prepared.here.target.kind
+        if least := floor_of(needed, budget.searching(), others_running(), cpus_at_once(), kind):
             emit(Warned(text=least))
         scheduler.evaluate_requests()
         scheduler.try_first_candidates(tried, first.needed, first.others)
@@ -58,6 +61,34 @@ def search(
         untried = len(scheduler.trials.tasks) - len(scheduler.trials.by_region)
         said = f"{scheduler.trials.candidates} candidates, {len(chosen)} regions searched"
         say(f"{said}, {untried} not tried for lack of time" if untried else said)
+
+
+def finishing(
+    prepared: PreparedModel,
+    rule: Rule,
+    best_ns: Mapping[str, float],
+    fallback_ns: Callable[[Region], float],
+    accepted: Collection[str],
+) -> Finishing:
+    """Return how long a plan's kernels are accepted, and its steps and chunk timed, as quick as the machine is now.
+
+    `best_ns` has the best time of a site by region id, `fallback_ns` returns its time in PyTorch. The kernels of
+    regions in `accepted` need no acceptance. A rule that times no steps needs no time for that.
+    """
+    both_ns, kernels = list[tuple[Phase, float]](), dict[str, tuple[Phase, int]]()
+    for cut in (*prepared.decode, prepared.prefill):
+        plain = {id: fallback_ns(region) for id, region in cut.regions.items()}
+        best = {id: best_ns.get(id, ns) for id, ns in plain.items()}
+        phase, parts = cut.partition.regime.phase, cheapest(cut, best)
+        both_ns.append((phase, estimate(cut, plain) + cost_of(cut, parts, best)))
+        for part in parts:
+            if best[part.region] < plain[part.region] and part.region not in accepted:
+                kernels[part.region] = phase, cut.regions[part.region].cost.flops
+    kind, others, cores = prepared.here.target.kind, others_running(), cpus_at_once()
+    return Finishing(
+        accept_s=acceptance_s([*kernels.values()], others, cores) if backend_of(kind).any_chunk else 0.0,
+        steps_s=step_timing_s(both_ns, others, cores, kind) if rule == "admitted" else 0.0,
+    )
 
 
 def _worth(prepared: PreparedModel, scheduler: TaskScheduler, hope: float = OPTIMISM) -> tuple[TuneTask, ...]:
@@ -135,7 +166,7 @@ def cover(
         found = planned()
         while failed := not_accepted(prepared, acceptance, found):
             rejected.update(failed)
-            if rule in TIMED:  # what a region's fallback says of its candidates is no longer so
+            if rule in TIMED:  # the fallback's reason no longer fits the candidates
                 why = {region: ranker.of(region).fallback for region, _ in failed}
                 rankings = {id: replace(one, fallback=why.get(id, one.fallback)) for id, one in rankings.items()}
             found = planned()

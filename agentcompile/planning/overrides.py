@@ -28,13 +28,13 @@ from agentcompile.ir.trial import (
 )
 from agentcompile.planning.plans import Planned
 from agentcompile.planning.prompt_lengths import still_hold
-from agentcompile.planning.step_timer import Kind, Sources, StepClock, StepTimer, afresh
+from agentcompile.planning.step_timer import AnyStepClock, Kind, Sources, StepTimer, afresh
 from agentcompile.runs.progress import State
 from agentcompile.runs.tables import prompt_lines
 from agentcompile.space import OutsideError, Space
 from agentcompile.tuning.partitions import Cut
 
-UNDO = "take it back: agentcompile decide --undo, or decide on the region again"
+UNDO = "undo it: agentcompile decide --undo, or decide on the region again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class PlanChecks:
     layouts: Callable[[Candidate], Layouts]
     """Returns the layouts that a candidate's template wants, by port family."""
     sources: Sources
-    clock: StepClock
+    clock: AnyStepClock
     emit: Emit
     seed: int
     kind: Kind
@@ -80,7 +80,7 @@ def apply_decisions(
     changed = replace(planned, decode=tuple(covers[:-1]), prefill=covers[-1], layouts=layouts, exact=False)
     if failed := bench.refused(changed):
         name = _names(cuts)[failed[0][0]]
-        raise _undecided(f"{name}: what a person chose failed the whole correctness suite")
+        raise _undecided(f"{name}: what the user chose failed the whole correctness suite")
     found, kept = [], []
     for cut, plan, cover in zip(cuts, plans, covers, strict=True):
         kept.append(layouts == planned.layouts and _bare(cover) == _bare(plan.parts))
@@ -113,7 +113,7 @@ def _say_what_applies_nowhere(plans: Sequence[Plan], decisions: Mapping[str, Dec
 def _choice(decision: Decision, bench: PlanChecks) -> Choice:
     if decision.word == "reject" or decision.candidate is None:
         why = f": {decision.reason}" if decision.reason else ""
-        return Fallback(reason=f"rejected by a person{why}", decided_by="human", approval=decision.approval)
+        return Fallback(reason=f"rejected by user{why}", decided_by="human", approval=decision.approval)
     trial = bench.confirmation_of(decision.region, decision.candidate)
     if trial is None:
         raise _undecided(f"{decision.candidate.label}: the override names a point that is in no space here")
@@ -201,7 +201,7 @@ def _giving_way(cuts: Sequence[Cut], covers: Sequence[tuple[Part, ...]], bench: 
         for weight, layout in _wanted(cut, part, bench.layouts):
             want, by = chosen.get(weight, (layout, ""))
             if layout != want:
-                why = f"{by}, which a person chose, reads {weight} as {want}, and its kernel as {layout}"
+                why = f"{by}, which the user chose, reads {weight} as {want}, and its kernel as {layout}"
                 text = f"{cut.regions[part.region].name} runs in PyTorch{', though approved' * bool(approval)}: {why}"
                 if text not in said:
                     bench.emit(Warned(text=f"{text}; to keep a kernel there, override it with one that reads {want}"))

@@ -40,7 +40,7 @@ OF_CHUNKS = 0.6
 
 
 class Accepting(Protocol):
-    """The whole correctness suite."""
+    """The part of acceptance that runs the whole correctness suite on kernels."""
 
     def failing(self, jobs: Sequence[EvaluationJob]) -> Sequence[object]:
         """Return those of `jobs` that fail it."""

@@ -29,7 +29,7 @@ LOOKS = 3
 """How often a plan is timed beside PyTorch, at most, while the machine is disturbed."""
 
 
-class StepClock(Protocol):
+class AnyStepClock(Protocol):
     """A clock that times whole steps beside one another."""
 
     @property
@@ -74,7 +74,7 @@ class StepTimer:
         cut: Cut,
         layouts: Mapping[str, str],
         alternatives: Sources,
-        clock: StepClock,
+        clock: AnyStepClock,
         emit: Emit,
         kind: Kind,
         left: Left = any_time,
@@ -116,7 +116,7 @@ class StepTimer:
         if isinstance(timing, Timing) and timing.live == (0, 1):
             return contrast(timing, 1, 0, claim=POLICY.claim)
         text = f"the {self._name} with these decisions cannot be timed: {_cause(timing)}"
-        hint = "take a decision back: agentcompile decide --undo"
+        hint = "undo a decision: agentcompile decide --undo"
         raise AgentCompileError(text, exit_code=ExitCode.UNDECIDED, hint=hint)
 
     def _plan(self, parts: Arm, exact: bool, ratio: Contrast) -> Plan:
@@ -202,7 +202,7 @@ class StepTimer:
         return found
 
 
-def afresh(seed: int, clock: StepClock) -> int:
+def afresh(seed: int, clock: AnyStepClock) -> int:
     """Return a seed for data that no earlier timing of the run had."""
     return seed + (len(clock.known) << 24)
 

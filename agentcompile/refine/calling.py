@@ -37,7 +37,8 @@ MANIFEST_KEYS: Mapping[str, str] = {
     "accumulation": "float32 (default), float64, or bf16x2: how sums are kept; it decides c of the tolerance",
     "deterministic": "true (default): the same bits every time",
     "requires": "an array of expressions that must hold; it may be empty",
-    "rounds": "an array of [value, dtype]: values between the operators that are kept narrower than float32",
+    "rounds": "an array of [value, dtype]: values between the operators, or softmax weights, that are kept narrower "
+    "than float32",
     "call": "leave it out",
     "layouts": "the layout of port families, for weights and states; what is not named is row-major",
     "params": "constants in capitals: name, domain (whole numbers), default (one of them) and about; optional",

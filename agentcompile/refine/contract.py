@@ -41,7 +41,7 @@ def contract_of(
 ) -> Contract:
     """Return what a kernel for a region must do, and the bars to pass.
 
-    `processor` is what the system says of a CPU, `core_mhz` its clock, which varies and is no part of what is asked.
+    `processor` is what the system reports on a CPU, `core_mhz` its clock, which varies and is no part of what is asked.
 
     Raises:
         AgentCompileError: no kernel in that language can serve the region on that target (usage).
@@ -71,6 +71,7 @@ def contract_of(
         "preconditions": _preconditions(region),
         "magnitudes": meanings.MAGNITUDES,
         "between_the_operators": list(kind.interior),
+        **({"softmax_weights": list(kind.weights)} if kind.weights else {}),
         "tolerance": meanings.tolerance(outputs),
         "launch": calling(region, language, target),
         "timing": _timing(rotation_bytes(task.residency, target, POLICY), task.residency),

@@ -44,7 +44,7 @@ _FINDINGS, _POINTS = 12, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
+class IncumbentComparison:
     """How a kernel compares with the incumbent in the same rounds."""
 
     label: str
@@ -69,7 +69,9 @@ class Beside:
         }
 
 
-def told(verdict: Verdict, region: Region, floor_ns: float, beside: Beside | None = None) -> dict[str, Json]:
+def told(
+    verdict: Verdict, region: Region, floor_ns: float, beside: IncumbentComparison | None = None
+) -> dict[str, Json]:
     """Return what became of a template: the stage that it reached, and what was found there.
 
     `beside` compares it with the incumbent, in the rounds that gave its time.
@@ -87,7 +89,7 @@ def told(verdict: Verdict, region: Region, floor_ns: float, beside: Beside | Non
         case TimedOut(stage=stage, limit_s=limit_s):
             found |= {"stage": stage, "limit_s": limit_s, "detail": "it took longer than the limit; nothing waits here"}
         case Disturbed(stage=stage) | Cancelled(stage=stage):
-            found |= {"stage": stage, "detail": "this says nothing about the kernel: it may be judged again"}
+            found |= {"stage": stage, "detail": "this says nothing about the kernel: it may be evaluated again"}
         case Impossible(report=report, measurement=measurement) | Measured(report=report, measurement=measurement):
             found |= {"stage": "measure", **_report(report), **_times(measurement, region, floor_ns)}
     if beside is not None:
@@ -110,7 +112,7 @@ def resources(found: Sequence[Resources]) -> Json:
 
 
 def points(found: Sequence[tuple[Params, Verdict]]) -> Json:
-    """Return the verdict, and the time where there is one, of each point that was judged."""
+    """Return the verdict, and the time where there is one, of each point that was evaluated."""
     rows: list[Json] = []
     for params, verdict in found[:_POINTS]:
         row: dict[str, Json] = {"params": dict(params), "verdict": verdict.kind}

@@ -1,6 +1,6 @@
 """The machine as a contract shows it: its facts, and the rates that were measured on it, or why there are none.
 
-In: a target, what the system says of its processor, the measured ceilings. Out: JSON.
+In: a target, what the system reports on its processor, the measured ceilings. Out: JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BUSY = (
 
 
 def machine(target: Target, processor: Mapping[str, Json]) -> dict[str, Json]:
-    """Return what a contract says of a target; `processor` is what `system.probe.processor` found of a CPU."""
+    """Return a contract's facts about a target; `processor` is what `system.probe.processor` found of a CPU."""
     told: dict[str, Json] = {
         "kind": target.kind,
         "device": target.device,

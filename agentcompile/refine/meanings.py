@@ -92,7 +92,8 @@ def tolerance(dtypes: Mapping[str, str]) -> Json:
         "c_note": "c: by the manifest's `accumulation`",
         "p": "PyTorch's result in the region's dtype",
         "rms, round": "the root mean square over a row, the last axis; r rounded to the port's dtype",
-        "between": "values between operators are kept in float32 or wider, unless the manifest's `rounds` names them",
+        "between": "values between operators, and softmax weights, are kept in float32 or wider, unless the manifest's "
+        "`rounds` names them",
         "exact": "inputs that are small whole numbers, whose sums are representable: equal, bit for bit",
         "not_finite": "NaN and infinities exactly where the reference, rounded to the dtype, has them",
         "repeats": "the same bits every time, at any order of threads, whatever outputs and workspaces held before",

@@ -12,7 +12,7 @@ from pathlib import Path
 from agentcompile.agents.folder import Subject
 from agentcompile.agents.tree import ROOT, Node, RoleStep
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.attempt import Judged
+from agentcompile.ir.attempt import Evaluated
 from agentcompile.refine.promote import promote
 from agentcompile.refine.provenance import provenance_for
 
@@ -25,17 +25,17 @@ def promote_node(nodes: Sequence[Node], id: int, subject: Subject, root: Path, *
             written (environment).
     """
     if not 0 < id < len(nodes):
-        hint = f"nodes: 1 to {len(nodes) - 1}" if len(nodes) > 1 else "no attempt was judged yet"
+        hint = f"nodes: 1 to {len(nodes) - 1}" if len(nodes) > 1 else "no attempt was evaluated yet"
         raise AgentCompileError(f"there is no node {id} with a kernel", hint=hint)
     node = nodes[id]
     assert node.written is not None, "every node but the root has one"
-    assert node.verdict is not None, "every node but the root was judged"
+    assert node.verdict is not None, "every node but the root was evaluated"
     steps = parts(nodes, node)
     about = provenance_for(
         subject.region,
         subject.contract,
         node.written,
-        Judged(verdict=node.verdict, ns=node.ns, feedback=json.loads(node.feedback)),
+        Evaluated(verdict=node.verdict, ns=node.ns, feedback=json.loads(node.feedback)),
         node=str(id),
         models=tuple(dict.fromkeys((str(step.role), step.model) for step in steps)),
         exchanges=tuple(dict.fromkeys(step.exchange for step in steps if step.exchange)),

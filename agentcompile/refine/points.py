@@ -1,4 +1,4 @@
-"""A written template as the catalog reads it, and the few points of its parameters that are judged.
+"""A written template as the catalog reads it, and the few points of its parameters that are evaluated.
 
 In: two texts that a model wrote. Out: a checked `Template`, or findings; nothing of the texts is executed, and whatever
 they are, no exception comes of it.
@@ -50,7 +50,7 @@ def read_all(
     The folder stands alone: it includes nothing of other templates. There are several templates where dtypes have
     tables of their own.
     """
-    if found := tuple(_texts(written)):
+    if found := tuple(unreadable(written)):
         return found
     with tempfile.TemporaryDirectory(prefix="written-") as root:
         folder = Path(root) / kind / (name or written.variant)
@@ -68,7 +68,8 @@ def finding(rule: str, text: str) -> Finding:
     return Finding(rule=rule, severity="error", text=clean(text, LINE))
 
 
-def _texts(written: Written) -> Iterator[Finding]:
+def unreadable(written: Written) -> Iterator[Finding]:
+    """Yield why a manifest or a kernel is not read: it is too long, or it is no text."""
     for name, text, most in (
         ("template.toml", written.manifest, MAX_MANIFEST_CHARACTERS),
         ("the kernel", written.kernel, MAX_SOURCE_BYTES),
@@ -88,7 +89,7 @@ def _is_text(text: str) -> bool:
 
 
 def legal_points(template: Template, region: Region, target: Target) -> tuple[tuple[Params, ...], tuple[Finding, ...]]:
-    """Return the points to judge, the default first where it is legal, and the findings on the default."""
+    """Return the points to evaluate, the default first where it is legal, and the findings on the default."""
     found: list[Params] = []
     told: tuple[Finding, ...] = ()
     for number, params in enumerate(_near(template)):

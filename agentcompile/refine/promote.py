@@ -102,7 +102,7 @@ def _provenance(written: Written, about: Provenance, kind: str, language: Writte
     made = read_all(written, kind, language, name)
     for one in made:
         if isinstance(one, Finding):
-            raise AgentCompileError(one.text, hint="judge it first: only what was admitted is promoted")
+            raise AgentCompileError(one.text, hint="evaluate it first: only what was admitted is promoted")
     digests = tuple(one.digest for one in made if isinstance(one, Template))
     return replace(about, written=written.digest, templates=digests)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.attempt import Judged, Written
+from agentcompile.ir.attempt import Evaluated, Written
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import SHORT, canonical
@@ -66,7 +66,7 @@ def provenance_for(
     task: str,
     contract: str,
     written: Written,
-    judged: Judged,
+    evaluated: Evaluated,
     *,
     node: str,
     models: tuple[tuple[str, str], ...],
@@ -84,11 +84,11 @@ def provenance_for(
     Raises:
         AgentCompileError: the kernel was not measured (usage).
     """
-    if not isinstance(judged.verdict, Measured):
-        text = f"{task}: a kernel that is {judged.verdict.kind} cannot be promoted"
+    if not isinstance(evaluated.verdict, Measured):
+        text = f"{task}: a kernel that is {evaluated.verdict.kind} cannot be promoted"
         raise AgentCompileError(text, hint="promote a node that was measured")
-    found = judged.verdict.measurement
-    told = judged.feedback if isinstance(judged.feedback, dict) else {}
+    found = evaluated.verdict.measurement
+    told = evaluated.feedback if isinstance(evaluated.feedback, dict) else {}
     params, beside_us = told.get("params"), told.get("incumbent_us")
     if isinstance(beside_us, (int, float)):  # in the same rounds
         incumbent_ns = 1e3 * beside_us

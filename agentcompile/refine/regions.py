@@ -17,13 +17,13 @@ from agentcompile.evaluation.machine import Machine, evaluator_of, fence_of, thi
 from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.events import Emit, silent
 from agentcompile.ir.advice import Advice
-from agentcompile.ir.attempt import Contract, Judged, Written, WrittenLanguage
+from agentcompile.ir.attempt import Contract, Evaluated, Written, WrittenLanguage
 from agentcompile.ir.region import Region
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
 from agentcompile.refine.contract import LANGUAGES, contract_of
+from agentcompile.refine.evaluating import RegionEvaluator
 from agentcompile.refine.incumbent import Bar, bar_of
-from agentcompile.refine.judging import RegionJudge
 from agentcompile.refine.promote import machine_of
 from agentcompile.refine.provenance import Provenance, provenance_for
 from agentcompile.space import Space
@@ -46,12 +46,12 @@ class OpenedRegion:
     task: TuneTask
     contract: Contract
     bar: Bar
-    judge: RegionJudge
+    evaluator: RegionEvaluator
 
     def provenance(
         self,
         written: Written,
-        judged: Judged,
+        evaluated: Evaluated,
         *,
         node: str,
         models: tuple[tuple[str, str], ...],
@@ -66,7 +66,7 @@ class OpenedRegion:
             self.task.region.name,
             self.contract.digest,
             written,
-            judged,
+            evaluated,
             node=node,
             models=models,
             exchanges=exchanges,
@@ -104,16 +104,18 @@ def opened(
         if bar is None:
             text = f"{task.region.name}: not even PyTorch gave a time: something else ended its process"
             raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="check memory and load, then try again")
-        spoken = language or LANGUAGES[here.target.kind][0]
-        contract = contract_of(task, spoken, prepared.ceiling, bar.times, processor=processor(), core_mhz=core_mhz())
+        written_in = language or LANGUAGES[here.target.kind][0]
+        contract = contract_of(
+            task, written_in, prepared.ceiling, bar.times, processor=processor(), core_mhz=core_mhz()
+        )
 
         def retake() -> Bar | None:
             return _bar(task, options, evaluator)
 
-        judge = RegionJudge(
+        gates = RegionEvaluator(
             task, contract, evaluator, bar, store=here.store, confirms=confirms, retake=retake, seed=options.seed
         )
-        yield OpenedRegion(here=here, task=task, contract=contract, bar=bar, judge=judge)
+        yield OpenedRegion(here=here, task=task, contract=contract, bar=bar, evaluator=gates)
 
 
 def task_of(prepared: PreparedModel, name: str) -> TuneTask:

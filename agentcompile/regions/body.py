@@ -22,7 +22,7 @@ class UnequalError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class RegionParts:
     """A region's parts before cost and merging."""
 
     body: Graph
@@ -30,7 +30,7 @@ class Made:
     site: Site
 
 
-def make(match: Match, known: LegalityFacts) -> Made:
+def make(match: Match, known: LegalityFacts) -> RegionParts:
     """Build the body, the ports and the site of a match."""
     values = dict(match.values)
     results = {name for bound in match.operators for name in bound.outs}
@@ -53,7 +53,7 @@ def make(match: Match, known: LegalityFacts) -> Made:
     ordered = sorted(match.nodes, key=known.order.index.__getitem__)
     path = known.graph.nodes[known.order.index[ordered[0]]].module
     site = Site(nodes=tuple(ordered), bindings=tuple((port.name, values[port.name]) for port in ports), path=path)
-    return Made(body=body, ports=tuple(ports), site=site)
+    return RegionParts(body=body, ports=tuple(ports), site=site)
 
 
 def _seen(use: Use, known: LegalityFacts) -> Shape:

@@ -15,7 +15,10 @@ FLOPS_PER_ELEMENT = {"rms_norm": 4, "rope": 3, "silu": 4, "gelu": 8, "gelu_tanh"
 
 
 def cost(body: Graph, ports: tuple[Port, ...], *, tokens: int, context: int) -> Cost:
-    """Return the work of one site at `tokens` tokens with `context` tokens in the cache."""
+    """Return the work of one site at `tokens` tokens, with `context` of them in the cache at the end.
+
+    `tokens` are adjacent, or, where the sequences of a batch have one each, all the newest of `context`.
+    """
     table = body.table()
     flops = sum(_flops(node, table, tokens, context) for node in body.nodes)
     moved = {"weight": 0, "state": 0, "activation": 0, "output": 0}
@@ -34,7 +37,8 @@ def _flops(node: Node, table: dict[str, Value], tokens: int, context: int) -> in
         weight = table[node.inputs[1].value]
         return 2 * _numel(node.inputs[0], table, tokens) * weight.numel() // int(weight.shape[-1])
     if node.op == "attention":
-        return 4 * _numel(node.inputs[0], table, tokens) * _span(node, context)
+        queries = concrete(table[node.outputs[0]].shape, tokens)[2]  # of [B, heads, T, D]
+        return 4 * _numel(node.inputs[0], table, tokens) // queries * _seen(node, queries, context)
     if node.op in GATHERS or node.op == "cache_append":
         return 0
     if node.op == "argmax":
@@ -63,6 +67,12 @@ def _span(node: Node, context: int) -> int:
     return min(context, window) if isinstance(window, int) and window > 0 else context
 
 
+def _seen(node: Node, queries: int, context: int) -> int:
+    """Return how many slots so many adjacent queries see all together; the last one sees `context`."""
+    span = _span(node, context)
+    return sum(min(span, max(context - behind, 1)) for behind in range(queries))
+
+
 def _bytes(port: Port, body: Graph, table: dict[str, Value], tokens: int, context: int) -> int:
     value = table[port.name]
     if port.role == "output":
@@ -71,8 +81,8 @@ def _bytes(port: Port, body: Graph, table: dict[str, Value], tokens: int, contex
         return _state_bytes(port, body, table, tokens, context)
     readers = [(node, k) for node in body.nodes for k, use in enumerate(node.inputs) if use.value == port.name]
     if readers and all(GATHERS.get(node.op) == k for node, k in readers):
-        row = value.numel() // max(int(value.shape[0]), 1) if value.shape else 1
-        return row * tokens * ITEM_BYTES[value.dtype]
+        rows = max(int(value.shape[0]), 1) if value.shape else 1
+        return value.numel() // rows * min(rows, tokens) * ITEM_BYTES[value.dtype]
     sliced = [node.inputs[k] for node, k in readers if not dense(node.inputs[k].views)]
     if sliced and len(sliced) == len(readers):
         return max(min(_numel(use, table, tokens), value.numel(tokens)) for use in sliced) * ITEM_BYTES[value.dtype]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from agentcompile.ir.trial import Choice, Part
 from agentcompile.regions.downsets import WIDTH, CoverError
 from agentcompile.regions.problem import ROW_MAJOR, Problem, Solution
-from agentcompile.regions.treatments import Assignment, Model, model
+from agentcompile.regions.treatments import Assignment, JointProblem, model
 
 ASSIGNMENTS = 4096
 """The most assignments of layouts that are tried exhaustively for a group of connected classes."""
@@ -54,7 +54,7 @@ def cover_jointly(
     return _solution(problems, made, best, exact)
 
 
-def _components(made: Model) -> list[tuple[int, ...]]:
+def _components(made: JointProblem) -> list[tuple[int, ...]]:
     groups: list[set[int]] = []
     for plan in made.plans:
         for stretch in plan.stretches:
@@ -67,7 +67,7 @@ def _components(made: Model) -> list[tuple[int, ...]]:
     return sorted(tuple(sorted(group)) for group in groups)
 
 
-def _assign(made: Model, classes: tuple[int, ...], fixed: Assignment, limit: int) -> tuple[Assignment, bool]:
+def _assign(made: JointProblem, classes: tuple[int, ...], fixed: Assignment, limit: int) -> tuple[Assignment, bool]:
     """Return the best layouts of a group of connected classes, and whether all assignments were tried."""  # noqa: DOC501
     involved = [
         (p, s, stretch.weight)
@@ -94,7 +94,7 @@ def _assign(made: Model, classes: tuple[int, ...], fixed: Assignment, limit: int
     return best, complete
 
 
-def _starts(made: Model, classes: tuple[int, ...]) -> Iterator[dict[int, str]]:
+def _starts(made: JointProblem, classes: tuple[int, ...]) -> Iterator[dict[int, str]]:
     """Yield one start per layout: that layout wherever it is an alternative, elsewhere the first alternative."""
     for wanted in sorted(
         {layout for c in classes for layout in made.alternatives[c]}, key=lambda n: (n != ROW_MAJOR, n)
@@ -102,7 +102,7 @@ def _starts(made: Model, classes: tuple[int, ...]) -> Iterator[dict[int, str]]:
         yield {c: wanted if wanted in made.alternatives[c] else made.alternatives[c][0] for c in classes}
 
 
-def _moves(made: Model, classes: tuple[int, ...], involved: set[tuple[int, int]]) -> list[dict[int, str]]:
+def _moves(made: JointProblem, classes: tuple[int, ...], involved: set[tuple[int, int]]) -> list[dict[int, str]]:
     """Return the moves of the descent: what one option wants of all its classes at once, then each class alone."""
     moves: dict[tuple[tuple[int, str], ...], None] = {}
     for p, s in sorted(involved):
@@ -129,7 +129,7 @@ def _descend(
     return best
 
 
-def _solution(problems: Sequence[Problem], made: Model, layouts: Assignment, exact: bool) -> Solution:
+def _solution(problems: Sequence[Problem], made: JointProblem, layouts: Assignment, exact: bool) -> Solution:
     cost = 0.0
     parts = []
     for p, (problem, plan) in enumerate(zip(problems, made.plans, strict=True)):

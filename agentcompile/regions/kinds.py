@@ -13,7 +13,7 @@ from agentcompile.ir.graph import Node, Phase
 from agentcompile.ir.kind import KindFacts, PortFacts
 from agentcompile.ir.region import Access, PortRole
 from agentcompile.regions.pattern import Arg, Line, MatchStep, Pattern, Size, parse_pattern, parse_sizes
-from agentcompile.regions.views import Seen, parse_views
+from agentcompile.regions.views import BufferView, parse_views
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Kind:
         return parse_sizes(self.name, self.constants, self.parsed)
 
     @functools.cached_property
-    def stated(self) -> tuple[Seen, ...]:
+    def stated(self) -> tuple[BufferView, ...]:
         """The stated views."""
         return parse_views(self.name, self.views, self.parsed, self.sizes)
 
@@ -320,6 +320,7 @@ def _facts(
         dims=("tokens", *(size.name for size in dims)),
         constants=tuple(size.name for size in constants),
         interior=tuple(line.out for line in pattern.lines if line.out not in pattern.results | in_place),
+        weights=tuple(f"{line.out}.weights" for line in pattern.lines if line.op == "attention"),
     )
 
 

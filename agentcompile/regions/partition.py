@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from agentcompile.ir.graph import Graph
-from agentcompile.ir.region import ANY, Boundary, Regime, Region
-from agentcompile.regions.body import Made, UnequalError, make, measure_constants, measure_dims
+from agentcompile.ir.region import ANY, Boundary, Regime, Region, longest_chunk
+from agentcompile.regions.body import RegionParts, UnequalError, make, measure_constants, measure_dims
 from agentcompile.regions.boundaries import ORDERED, boundaries
 from agentcompile.regions.cost import cost
 from agentcompile.regions.kinds import REGION_KINDS, SINGLE_DIMS, Kind, kind_order, single_kind
@@ -106,7 +106,7 @@ def _admit(kind: Kind, match: Match, known: LegalityFacts, regime: Regime, token
 
 def _region(
     kind: str,
-    made: Made,
+    made: RegionParts,
     dims: tuple[tuple[str, int], ...],
     constants: tuple[tuple[str, float], ...],
     regime: Regime,
@@ -116,6 +116,7 @@ def _region(
 ) -> Region:
     if all(port.role != "state" for port in made.ports):
         regime = replace(regime, context=ANY)  # one region, tuned once, for the plans of every context
+    count = longest_chunk((*dims, ("tokens", tokens)), made.ports) if regime.phase == "prefill" else tokens
     return Region(
         kind=kind,
         regime=regime,
@@ -125,7 +126,7 @@ def _region(
         constants=constants,
         stated=stated,
         sites=(made.site,),
-        cost=cost(made.body, made.ports, tokens=tokens, context=regime.context[1]),
+        cost=cost(made.body, made.ports, tokens=count, context=regime.context[1]),
     )
 
 

@@ -48,7 +48,7 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedStretches:
     """One problem as stretches over spots."""
 
     stretches: tuple[Stretch, ...]
@@ -62,7 +62,7 @@ Path = tuple[float, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class JointProblem:
     """The data for covering jointly; `solved` caches the best path of a stretch by the layouts it depends on."""
 
     names: tuple[tuple[str, ...], ...]
@@ -70,7 +70,7 @@ class Model:
     alternatives: tuple[tuple[str, ...], ...]
     """The layouts in which some option wants each class, row-major first."""
     treatments: tuple[Treatment, ...]
-    plans: tuple[Planned, ...]
+    plans: tuple[PlannedStretches, ...]
     solved: dict[tuple[int, int, tuple[str, ...]], Path] = field(default_factory=dict)
 
     def path(self, plan: int, stretch: int, layouts: Assignment) -> Path:
@@ -106,7 +106,7 @@ def shortest(segment: Segment, costs: Mapping[int, float]) -> Path:
     return best[-1][0], tuple(reversed(edges))
 
 
-def model(problems: Sequence[Problem], forbidden: Collection[tuple[str, Choice]], width: int) -> Model:
+def model(problems: Sequence[Problem], forbidden: Collection[tuple[str, Choice]], width: int) -> JointProblem:
     """Prepare problems for covering.
 
     Raises:
@@ -128,14 +128,16 @@ def model(problems: Sequence[Problem], forbidden: Collection[tuple[str, Choice]]
     alternatives = _alternatives(len(names), table.made)
     open_classes = {c for c, layouts in enumerate(alternatives) if len(layouts) > 1}
     plans = tuple(
-        Planned(
+        PlannedStretches(
             stretches=tuple(_stretch(segment, plan.weight, table.made, open_classes) for segment in found.segments),
             exact=found.exact,
             spots=tuple((s.treatment, site.region, site.index) for s, site in zip(plan_spots, plan.sites, strict=True)),
         )
         for plan, plan_spots, found in zip(prepared, spots, every, strict=True)
     )
-    return Model(names=tuple(map(tuple, names)), alternatives=alternatives, treatments=tuple(table.made), plans=plans)
+    return JointProblem(
+        names=tuple(map(tuple, names)), alternatives=alternatives, treatments=tuple(table.made), plans=plans
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

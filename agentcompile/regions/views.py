@@ -20,7 +20,7 @@ _FORM = "`name = [extent, ...] by axis axis ...`, `... joined`, or `name = [exte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class BufferView:
     """A dense buffer as its readers see it: extents by number or by name, then permuted by `axes`."""
 
     name: str
@@ -42,7 +42,7 @@ class Seen:
         return f"[{', '.join(self.extents)}]{order}{' joined' * self.joined}{' last' * self.last}"
 
 
-def parse_views(kind: str, texts: tuple[str, ...], pattern: Pattern, dims: tuple[Size, ...]) -> tuple[Seen, ...]:
+def parse_views(kind: str, texts: tuple[str, ...], pattern: Pattern, dims: tuple[Size, ...]) -> tuple[BufferView, ...]:
     """Parse items ``name = [extent, …] by axis axis …``, with ``joined`` behind it, or ``name = [extent, …] last``.
 
     Raises:
@@ -63,11 +63,11 @@ def parse_views(kind: str, texts: tuple[str, ...], pattern: Pattern, dims: tuple
         if sorted(axes) != list(range(len(extents))):
             raise PatternError(f"kind {kind!r}: {text!r} does not name each of its {len(extents)} axes once")
         joined, last = match[4] is not None, match[5] is not None
-        found.append(Seen(name=name, extents=extents, axes=axes, joined=joined, last=last))
+        found.append(BufferView(name=name, extents=extents, axes=axes, joined=joined, last=last))
     return tuple(found)
 
 
-def misread(views: tuple[Seen, ...], body: Graph, dims: Mapping[str, int]) -> str:
+def misread(views: tuple[BufferView, ...], body: Graph, dims: Mapping[str, int]) -> str:
     """Return which value is read in another way than the kind states; empty when none is. `dims` includes `tokens`."""
     stated, table = {seen.name: seen for seen in views}, body.table()
     for node in body.nodes:
@@ -83,7 +83,7 @@ def misread(views: tuple[Seen, ...], body: Graph, dims: Mapping[str, int]) -> st
     return ""
 
 
-def _as_stated(seen: Seen, use: Use, shape: tuple[Dim, ...], dims: Mapping[str, int]) -> bool:
+def _as_stated(seen: BufferView, use: Use, shape: tuple[Dim, ...], dims: Mapping[str, int]) -> bool:
     """Return whether a chain consists of reshapes to the stated extents, then what the kind states of them.
 
     Where that permutation moves only extents of 1, capture writes it as a reshape.

@@ -10,7 +10,7 @@ from agentcompile.backends import backend_of
 from agentcompile.build import compile_executor
 from agentcompile.evaluation.step_clock import binaries as build
 from agentcompile.materialize import isa_flags
-from agentcompile.replay.open import Opened
+from agentcompile.replay.open import OpenedLock
 from agentcompile.replay.recorded import recorded
 
 if TYPE_CHECKING:
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from agentcompile.ir.graph import DType
     from agentcompile.ir.program import Program
     from agentcompile.ir.template import Source
-    from agentcompile.runtime.batches import Seats
-    from agentcompile.runtime.completion import Beside
+    from agentcompile.runtime.batches import BatchSteps
+    from agentcompile.runtime.completion import BatchGenerator
     from agentcompile.runtime.generator import Decode, Prefill
     from agentcompile.runtime.memory import Memory
     from agentcompile.runtime.model import CompiledModel
     from agentcompile.runtime.text import Tokenizer
 
 
-def bind(opened: Opened) -> CompiledModel:
+def bind(opened: OpenedLock) -> CompiledModel:
     """Bind the programs of an opened lock to memory.
 
     Raises:
@@ -39,7 +39,7 @@ def bind(opened: Opened) -> CompiledModel:
     here, captured = opened.here, opened.model.captured
     sources = {job.source.digest: job.source for job in opened.called if job.source.language != "library"}
     paths = {digest: Path(binary.path) for digest, binary in build(here, sources, sorted(sources)).items()}
-    decode, prefill, memory, seats = (_on_gpu if backend_of(here.device).queued else _on_cpu)(opened, paths)
+    decode, prefill, memory, batched = (_on_gpu if backend_of(here.device).queued else _on_cpu)(opened, paths)
     has_tokenizer = (captured.checkpoint / "tokenizer.json").is_file()
     tokenizer = Tokenizer(captured.checkpoint) if has_tokenizer else None
     return CompiledModel(
@@ -49,21 +49,21 @@ def bind(opened: Opened) -> CompiledModel:
         memory,
         tokenizer=tokenizer,
         checkpoint=captured.checkpoint,
-        beside=_beside(opened, seats, memory, tokenizer) if seats else None,
+        beside=_beside(opened, batched, memory, tokenizer) if batched else None,
         record=recorded(opened.lock),
         steps_up_to=opened.steps_up_to,
     )
 
 
 def _beside(
-    opened: Opened, seats: Sequence[Seats], memory: Memory, tokenizer: Tokenizer | None
-) -> Callable[[Callable[[Sequence[int]], torch.Tensor]], Beside]:
+    opened: OpenedLock, batched: Sequence[BatchSteps], memory: Memory, tokenizer: Tokenizer | None
+) -> Callable[[Callable[[Sequence[int]], torch.Tensor]], BatchGenerator]:
     from agentcompile.runtime.batches import Batches
 
-    return lambda prefill: Batches(opened.model.captured.info, seats, prefill, memory, tokenizer)
+    return lambda prefill: Batches(opened.model.captured.info, batched, prefill, memory, tokenizer)
 
 
-def _on_cpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefill, Memory, Sequence[Seats]]:
+def _on_cpu(opened: OpenedLock, binaries: Mapping[str, Path]) -> tuple[Decode, Prefill, Memory, Sequence[BatchSteps]]:
     from agentcompile.checkpoint import Checkpoint
     from agentcompile.runtime.memory import Memory
     from agentcompile.runtime.native import Executor, Library
@@ -80,7 +80,7 @@ def _on_cpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
     return (steps[0][1] if len(steps) == 1 else Regimes(steps, memory)), prefill, memory, ()
 
 
-def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefill, Memory, Sequence[Seats]]:
+def _on_gpu(opened: OpenedLock, binaries: Mapping[str, Path]) -> tuple[Decode, Prefill, Memory, Sequence[BatchSteps]]:
     import torch
 
     from agentcompile.checkpoint import Checkpoint
@@ -117,7 +117,7 @@ def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
             return made.program, {digest: Module(Path(binary.path)) for digest, binary in paths.items()}
 
         prefill = DevicePrefill(chunk, memory, decode, capacity=opened.chunks.longest(opened.capacity), overlap=overlap)
-        seats = [
+        batched = [
             DeviceBatch(
                 DeviceStep(program, memory, modules, overlap=overlap),
                 memory,
@@ -129,10 +129,10 @@ def _on_gpu(opened: Opened, binaries: Mapping[str, Path]) -> tuple[Decode, Prefi
             for batch, program in batches
             if ("sample", batch) in kernels
         ]
-    return decode, prefill, memory, seats
+    return decode, prefill, memory, batched
 
 
-def _samplers(opened: Opened) -> dict[tuple[str, int], Source]:
+def _samplers(opened: OpenedLock) -> dict[tuple[str, int], Source]:
     """Return the sampling kernel for every batch size; none for a vocabulary that is too large for it."""
     from agentcompile.runtime.device_sampling import MAX_VOCAB, sampler_source
 

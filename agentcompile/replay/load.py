@@ -15,11 +15,12 @@ from agentcompile.events import Emit, silent
 from agentcompile.ir.trial import BuildFailed, Disturbed, Rule, reason
 from agentcompile.options import Options
 from agentcompile.replay.bind import bind
-from agentcompile.replay.open import Opened, open_lock
+from agentcompile.replay.open import OpenedLock, open_lock
 from agentcompile.runs.stages import stage
 from agentcompile.runs.tables import prompt_lines
 from agentcompile.system.notes import Notes
 from agentcompile.tuning.trial_database import accepted, lengths_key, note_accepted
+from agentcompile.validate.endurance import missing_launches
 
 if TYPE_CHECKING:
     from agentcompile.runtime.model import CompiledModel
@@ -87,7 +88,7 @@ def rebuilt(
     return made, Replayed(model=name, kernels=len(opened.jobs), validated=validated)
 
 
-def _validate(opened: Opened, options: Options) -> int:
+def _validate(opened: OpenedLock, options: Options) -> int:
     """Validate the kernels that were not validated before with this compiler and these tolerances; return their number.
 
     Prefill kernels are validated at every length that there is a program for.
@@ -104,7 +105,7 @@ def _validate(opened: Opened, options: Options) -> int:
     return len(fresh)
 
 
-def _prove(jobs: Sequence[EvaluationJob], opened: Opened, options: Options, notes: Notes) -> None:
+def _prove(jobs: Sequence[EvaluationJob], opened: OpenedLock, options: Options, notes: Notes) -> None:
     with evaluator_of(opened.here, options.seed) as evaluator:
         for job, result in evaluator.prepare(jobs, depth="accept"):
             if not isinstance(result, Prepared):
@@ -113,4 +114,4 @@ def _prove(jobs: Sequence[EvaluationJob], opened: Opened, options: Options, note
                 machine = isinstance(result, (BuildFailed, Disturbed))
                 code = ExitCode.ENVIRONMENT if machine else ExitCode.CORRECTNESS
                 raise AgentCompileError(text, exit_code=code, hint=hint)
-            note_accepted(notes, job, opened.here.target)
+            note_accepted(notes, job, opened.here.target, missing_launches(result.report))

@@ -41,7 +41,7 @@ from agentcompile.tuning.prepared import templates_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class OpenedLock:
     """A lock with its model, compared with this machine; programs and the sources that they call."""
 
     lock: Lock
@@ -87,7 +87,7 @@ class Opened:
         return (*(program for _, program in self.decode), self.prefill)
 
 
-def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> Opened:
+def open_lock(path: Path, options: Options, emit: Emit = silent, *, locked: bool = False) -> OpenedLock:
     """Read a lock, find its model, compare both with this machine, and lower its plans.
 
     The lock's own sources and templates are preferred to those here. They are no drift, even with `locked`, because
@@ -125,17 +125,17 @@ def opened_with(
     *,
     locked: bool = False,
     cuts: Cuts = cuts_of,
-) -> Opened:
+) -> OpenedLock:
     """Compare a lock with this machine, and lower its plans once everything that it names is found."""
     captured = model.captured
     found = _compared(lock, here.target, model)
-    _judge(path, [row for row in found if row.grade == "refuse"], emit, locked)
+    _report(path, [row for row in found if row.grade == "refuse"], emit, locked)
     # A kernel's workspaces are sized for the threads that it was compiled for: validate and run it with just those.
     here = replace(here, target=replace(here.target, threads=lock.target.threads))
     check_layouts(path, lock, (captured.decode, captured.prefill))
     pins = Pins(path=path, lock=lock, templates=templates, kept=kept)
     made = [_program(pins, plan, captured, cuts) for plan in ordered(path, lock)]
-    _judge(path, [*found, *pins.drift.values()], emit, locked)
+    _report(path, [*found, *pins.drift.values()], emit, locked)
     if pins.own:
         emit(
             Warned(text=f"Runs the lock's own sources; the templates here have changed: {', '.join(sorted(pins.own))}")
@@ -155,7 +155,7 @@ def opened_with(
     )
     plan = next(plan for plan in lock.plan if plan.phase == "prefill")
     longer = _longer(path, plan, chunks, capacity(captured))
-    return Opened(
+    return OpenedLock(
         lock=lock,
         here=here,
         model=model,
@@ -191,7 +191,7 @@ def _compared(lock: Lock, target: Target, model: Model) -> tuple[Drift, ...]:
     return drift(lock, target, facts, policy)
 
 
-def _judge(path: Path, found: Sequence[Drift], emit: Emit, locked: bool) -> None:
+def _report(path: Path, found: Sequence[Drift], emit: Emit, locked: bool) -> None:
     for row in found:
         emit(DriftFound(field=row.field, locked=row.locked, here=row.here, grade=row.grade, remedy=row.remedy))
     fatal = [row for row in found if locked or row.grade == "refuse"]

@@ -16,15 +16,15 @@ from agentcompile.lockfile.schema import (
     RegionEvidence,
     StepEvidence,
 )
-from agentcompile.runtime.record import Record, RegimePlan, RegionChoice
+from agentcompile.runtime.record import LoadedLock, RegimePlan, RegionChoice
 
 _MOST_LOG = 100.0  # far more than any measured interval, far less than what a float holds
 
 
-def recorded(lock: Lock) -> Record:
+def recorded(lock: Lock) -> LoadedLock:
     """Return the plans of a lock, decode before prefill, and its report."""
     plans = sorted(lock.plan, key=lambda plan: (plan.phase, plan.batch, plan.context))
-    return Record(plan=tuple(_plan(plan) for plan in plans), report=_report(lock, plans))
+    return LoadedLock(plan=tuple(_plan(plan) for plan in plans), report=_report(lock, plans))
 
 
 def _plan(plan: LockPlan) -> RegimePlan:

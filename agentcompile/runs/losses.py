@@ -32,7 +32,7 @@ _GATES = {
     "crashed": "it crashed",
     "timed-out": "it took too long",
     "disturbed": "it was ended from outside",
-    "cancelled": "a person gave it up",
+    "cancelled": "cancelled by user",
     "impossible": "its time cannot be true",
 }
 Reports = Mapping[str, Sequence[Resources]]

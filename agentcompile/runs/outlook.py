@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from agentcompile.ir.trial import CONTENDED
 from agentcompile.runs.progress import TIMED, State
 from agentcompile.runs.status import Status, status_of
-from agentcompile.runs.tables import duration
+from agentcompile.runs.tables import duration, stage_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Outlook:
     def line(self) -> str:
         """One line for people."""
         tried = budgeted(self.candidates, self.budget_trials)
-        parts = [f"{self.status}, {self.stage}" if self.stage else self.status, tried]
+        parts = [f"{self.status}, {stage_name(self.stage)}" if self.stage else self.status, tried]
         if self.step_ns:
             parts.append(f"best step {'' if self.measured else 'about '}{duration(self.step_ns)}")
         if self.eta_s is not None:

@@ -210,7 +210,7 @@ def apply(state: State, event: Event) -> State:
         case RoundsProgress():
             return _update(state, event.region, rounds=(event.done, event.total))
         case TrialFinished():
-            return _judged(state, event.trial)
+            return _evaluated(state, event.trial)
         case ChoiceMade():
             return _update(
                 state, event.region, to="chosen", choice=event.choice, running="", under_way=(), rounds=(0, 0)
@@ -251,7 +251,7 @@ def apply(state: State, event: Event) -> State:
 def _searching(state: State, event: Proposed | Remembered | Consulted) -> State:
     row = state.row(event.region)
     if isinstance(event, Consulted):
-        known = row.consulted if row else ()  # a resumed run hears what it heard before once more
+        known = row.consulted if row else ()  # a resumed run gets its recorded answers again
         return state if event in known else _update(state, event.region, consulted=(*known, event))
     if isinstance(event, Remembered):
         return _update(state, event.region, memories=event.memories)
@@ -374,7 +374,7 @@ def _settled(state: State, region: str, settled: Claim) -> State:
     return _update(state, region, advice=dataclasses.replace(row.advice, claims=claims))
 
 
-def _judged(state: State, trial: Trial) -> State:
+def _evaluated(state: State, trial: Trial) -> State:
     asked = state.asked
     if asked:
         asked = tuple(one for one in asked if one.candidate != trial.candidate.id)

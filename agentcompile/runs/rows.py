@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from agentcompile.events import Consulted, FlowStage, Offer, Proposed
 from agentcompile.ir.advice import Advice
-from agentcompile.ir.search_events import Memory
+from agentcompile.ir.search_events import RecalledPoint
 from agentcompile.ir.trial import Choice, Measured, Measurement, Trial
 from agentcompile.runs.persistent import GrowingSequence
 
@@ -137,7 +137,7 @@ class RegionProgress:
     """What the strategy proposed, in its order."""
     consulted: tuple[Consulted, ...] = ()
     """What a strategy asked a model in the middle of the search."""
-    memories: tuple[Memory, ...] = ()
+    memories: tuple[RecalledPoint, ...] = ()
     """What earlier runs found on like regions."""
     best: Best | None = None
     choice: Choice | None = None

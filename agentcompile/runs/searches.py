@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agentcompile.events import Proposed
-from agentcompile.ir.search_events import Node, Origin
+from agentcompile.ir.search_events import Origin, ProposalNode
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Cancelled, Disturbed, Impossible, Measured, Trial
 
@@ -22,7 +22,7 @@ Result = Literal["measured", "failed", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class TriedCandidate:
     """A candidate with what is known of it: its newest trial, where a confirming one outranks one of the search."""
 
     candidate: Candidate
@@ -49,7 +49,7 @@ class Curve:
 class SearchNode:
     """A proposed candidate in the tree of its region."""
 
-    node: Node
+    node: ProposalNode
     """How it was proposed first."""
     parent: str = ""
     """The id of its parent; empty for a root."""
@@ -83,7 +83,7 @@ class Search:
 
     strategy: str = ""
     """The strategy that proposed last, with its settings; empty in a run from before `Proposed`."""
-    tried: Mapping[str, Tried] = field(default_factory=dict[str, Tried])
+    tried: Mapping[str, TriedCandidate] = field(default_factory=dict[str, TriedCandidate])
     """What is known of each candidate that has a verdict, by id, in the order of the first verdicts."""
     curve: Curve = Curve()
     nodes: Mapping[str, SearchNode] = field(default_factory=dict[str, SearchNode])
@@ -111,7 +111,7 @@ def search_of(trials: Iterable[Trial], proposed: Sequence[Proposed], best: str =
     """
     tried = tried_in(trials)
     made = [(event, node) for event in proposed for node in event.nodes]
-    nodes: dict[str, Node] = {}
+    nodes: dict[str, ProposalNode] = {}
     parents: dict[str, str] = {}
     for _, node in made:
         if node.candidate not in nodes:
@@ -131,7 +131,7 @@ def search_of(trials: Iterable[Trial], proposed: Sequence[Proposed], best: str =
     )
 
 
-def tried_in(trials: Iterable[Trial]) -> dict[str, Tried]:
+def tried_in(trials: Iterable[Trial]) -> dict[str, TriedCandidate]:
     """Return what `trials` say of each candidate, by id, in the order in which they were first tried."""
     newest: dict[str, Trial] = {}
     for trial in trials:
@@ -142,7 +142,7 @@ def tried_in(trials: Iterable[Trial]) -> dict[str, Tried]:
     return {id: _tried(trial) for id, trial in newest.items()}
 
 
-def curve_of(tried: Iterable[Tried], name: str = "") -> Curve:
+def curve_of(tried: Iterable[TriedCandidate], name: str = "") -> Curve:
     """Return the best speed-up so far over candidates in the order in which they were tried."""
     best = 0.0
     course: list[float] = []
@@ -161,17 +161,17 @@ def _rank(trial: Trial) -> int:
     return 2 if trial.fidelity == "confirm" else 1
 
 
-def _tried(trial: Trial) -> Tried:
+def _tried(trial: Trial) -> TriedCandidate:
     match trial.verdict:
         case Measured(measurement=measurement):
-            return Tried(candidate=trial.candidate, result="measured", speedup=measurement.speedup)
+            return TriedCandidate(candidate=trial.candidate, result="measured", speedup=measurement.speedup)
         case Disturbed() | Cancelled() | Impossible():
-            return Tried(candidate=trial.candidate, result="unknown")
+            return TriedCandidate(candidate=trial.candidate, result="unknown")
         case _:
-            return Tried(candidate=trial.candidate, result="failed")
+            return TriedCandidate(candidate=trial.candidate, result="failed")
 
 
-def _path(parents: Mapping[str, str], tried: Mapping[str, Tried], best: str) -> tuple[str, ...]:
+def _path(parents: Mapping[str, str], tried: Mapping[str, TriedCandidate], best: str) -> tuple[str, ...]:
     measured = {id: tried[id].speedup for id in parents if id in tried and tried[id].result == "measured"}
     at = best if best in measured else max(measured, key=lambda id: measured[id], default="")
     path: list[str] = []
@@ -182,7 +182,10 @@ def _path(parents: Mapping[str, str], tried: Mapping[str, Tried], best: str) -> 
 
 
 def _tree(
-    nodes: Mapping[str, Node], parents: Mapping[str, str], tried: Mapping[str, Tried], path: Sequence[str]
+    nodes: Mapping[str, ProposalNode],
+    parents: Mapping[str, str],
+    tried: Mapping[str, TriedCandidate],
+    path: Sequence[str],
 ) -> tuple[dict[str, SearchNode], tuple[str, ...]]:
     """Return the nodes with the sums of their subtrees, and the roots; a child always follows its parent in `nodes`."""
     visits = dict.fromkeys(nodes, 0)
@@ -219,7 +222,7 @@ def _tree(
     return tree, ordered(below[""])
 
 
-def _rungs(proposed: Sequence[Proposed], tried: Mapping[str, Tried]) -> tuple[Rung, ...]:
+def _rungs(proposed: Sequence[Proposed], tried: Mapping[str, TriedCandidate]) -> tuple[Rung, ...]:
     by_rounds: dict[int, dict[str, None]] = {}
     for event in proposed:
         by_rounds.setdefault(event.rounds, {}).update((node.candidate, None) for node in event.nodes)

@@ -35,7 +35,7 @@ from agentcompile.runs.folders import named as named
 from agentcompile.runs.folders import new_name as new_name
 from agentcompile.runs.folders import runs_in as runs_in
 from agentcompile.runs.folders import standing as standing
-from agentcompile.system.plain_files import destination, is_stream
+from agentcompile.system.plain_files import write_atomically
 
 VERSION = 3
 """The format of a run directory; a greater one is refused.
@@ -49,7 +49,7 @@ LOCK, CRASH = "run.lock", "crash.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class EventRecord:
     """One line of ``events.jsonl``."""
 
     seq: int
@@ -62,7 +62,7 @@ class RunDirectory:
     """One run on disk; readers need only a path, a writer (`Journal`) holds the lock until it is closed."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._made = path, False
 
     @staticmethod
     def create(path: Path, options: Json) -> RunDirectory:
@@ -71,7 +71,9 @@ class RunDirectory:
         Raises:
             AgentCompileError: it holds a run already (usage), or cannot be written (environment).
         """  # noqa: DOC501
+        run = RunDirectory(path)
         try:
+            run._made = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
             if (path / EVENTS).exists() or (path / OPTIONS).exists():
                 raise AgentCompileError(
@@ -81,7 +83,7 @@ class RunDirectory:
             write_atomically(path / OPTIONS, options_bytes(options))
         except OSError as error:
             raise environment_error(error, path) from error
-        return RunDirectory(path)
+        return run
 
     @staticmethod
     def open(path: Path) -> RunDirectory:
@@ -111,9 +113,11 @@ class RunDirectory:
             raise environment_error(error, file) from error
         return options_in(data, file)
 
-    def discard(self) -> None:
-        """Delete the run with its folder; what cannot be deleted stays."""
-        shutil.rmtree(self.path, ignore_errors=True)
+    def discard(self) -> bool:
+        """Delete the run with its folder and return True, where `create` made this folder; others may hold more."""
+        if self._made:
+            shutil.rmtree(self.path, ignore_errors=True)
+        return self._made
 
     def alive(self) -> bool:
         """Return whether a compiler holds the run's lock now."""
@@ -133,7 +137,7 @@ class RunDirectory:
         except (OSError, ValueError):
             return 0
 
-    def records(self, offset: int = 0) -> Iterator[tuple[Record, int]]:
+    def records(self, offset: int = 0) -> Iterator[tuple[EventRecord, int]]:
         """Return the records from byte `offset`, each with the offset after it; it ends before an incomplete last line.
 
         Raises:
@@ -284,7 +288,7 @@ def options_bytes(options: Json) -> bytes:
     return canonical({"version": VERSION, "options": options}) + b"\n"
 
 
-def record_in(line: bytes, file: Path) -> Record:
+def record_in(line: bytes, file: Path) -> EventRecord:
     """Return the record in one complete line of an ``events.jsonl``; `file` is its name in messages.
 
     Raises:
@@ -295,7 +299,7 @@ def record_in(line: bytes, file: Path) -> Record:
         if not isinstance(data, dict):
             raise CodecError("not a table")
         event = decode(data["event"], clean=harmless(line))
-        return Record(seq=int(data["seq"]), at_ms=int(data["at_ms"]), event=event)
+        return EventRecord(seq=int(data["seq"]), at_ms=int(data["at_ms"]), event=event)
     except (ValueError, KeyError, TypeError) as error:
         raise AgentCompileError(
             f"{file}: a line is no event: {clean(str(error), 200)}",
@@ -333,28 +337,6 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
     while view:
         written = os.write(file.fileno(), view)
         view = view[written:]
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that it is complete and on disk, or not there; links are followed, pipes written to.
-
-    Raises:
-        OSError: it cannot be written, or is a directory.
-    """
-    place = destination(path)
-    if is_stream(place):
-        place.write_bytes(data)
-        return
-    part = place.with_name(place.name + ".part")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(place)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def environment_error(error: OSError, path: Path) -> AgentCompileError:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from typing import Literal
 
+from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.runs import progress
 from agentcompile.runs.session import EVENTS, RunDirectory, record_in
 
 Status = Literal["running", "paused", "waiting for review", "stopped", "interrupted", "failed", "done"]
 """`stopped`: a person or a signal ended it in good order; `interrupted`: it ended without saying anything. Both are
 resumed as they are."""
-STOPPED = "a person stopped it"
+STOPPED = "asked by user"
 """How a session of `refine` says that it was asked to end."""
+_EARLIER = "a person stopped it"
+"""How sessions of earlier versions say so."""
 SIGNALLED = 128
 """Exit codes from here on are of a process that a signal ended."""
 _TELLING = (b"run-started", b"review-opened", b"run-failed", b"run-finished", b"steered")
@@ -27,13 +30,18 @@ def status_of(state: progress.State, *, alive: bool) -> Status:
         return "paused" if state.paused else "running"
     match state.status:
         case "finished":
-            return "stopped" if state.finished is not None and state.finished.detail == STOPPED else "done"
+            return "stopped" if state.finished is not None and was_asked(state.finished.detail) else "done"
         case "review":
             return "waiting for review"
         case "failed":
             return "stopped" if state.failure is not None and state.failure.exit_code >= SIGNALLED else "failed"
         case "waiting" | "running":
             return "interrupted"
+
+
+def was_asked(detail: str) -> bool:
+    """Return whether a session that ended with this detail was asked to."""
+    return detail in (STOPPED, _EARLIER)
 
 
 def glance(run: RunDirectory) -> Status:
@@ -53,3 +61,8 @@ def glance(run: RunDirectory) -> Status:
         lines = []
     told = [line for line in lines if any(b'"kind":"' + kind + b'"' in line[:400] for kind in _TELLING)]
     return status_of(progress.fold(record_in(line, file).event for line in told if line[:1] == b"{"), alive=alive)
+
+
+def nothing_done(state: progress.State, error: AgentCompileError) -> bool:
+    """Return whether a run failed on its arguments or before it began, so that there is nothing to resume."""
+    return state.target is None or (error.exit_code is ExitCode.USAGE and not state.graphs)

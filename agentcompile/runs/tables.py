@@ -42,6 +42,11 @@ def amount(count: float, unit: str = "B") -> str:
     return f"{count:.0f} {unit}"
 
 
+def stage_name(stage: str) -> str:
+    """Return what a stage is called for people, whom the words of the events tell less."""
+    return {"cover": "plan", "admit": "step check"}.get(stage, stage)
+
+
 def regions(state: State) -> Table:
     """Return every region with what is known about it, largest share first; a dash where nothing is known."""
     heads = ("region", "count", "share", "roofline", "pytorch", "best", "ratio", "choice")

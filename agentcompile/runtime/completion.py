@@ -51,7 +51,7 @@ class Completion:
         return (len(self.tokens) - 1) / self.decode_s if len(self.tokens) > 1 and self.decode_s > 0 else 0.0
 
 
-class Beside(Protocol):
+class BatchGenerator(Protocol):
     """A generator for several prompts side by side."""
 
     def generate(self, prompts: Sequence[Sequence[int]], request: Request) -> list[Completion]:

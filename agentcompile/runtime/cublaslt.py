@@ -81,7 +81,7 @@ _ENTRIES: Mapping[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class MatmulProblem:
     """The shapes and type of x [tokens, hidden] times w [rows, hidden] transposed, with or without a bias [rows]."""
 
     tokens: int
@@ -138,7 +138,7 @@ class Lt:
 class Product:
     """One problem with its descriptors and the algorithm of one rank; not for two threads at once."""
 
-    def __init__(self, lt: Lt, problem: Problem, rank: int) -> None:
+    def __init__(self, lt: Lt, problem: MatmulProblem, rank: int) -> None:
         kind = _TYPES.get(problem.dtype)
         if kind is None:
             raise AgentCompileError(f"cublaslt.linear: {problem}: not of a 16-bit type", hint=_HINT)
@@ -229,7 +229,7 @@ class Linear:
 
     def __init__(self, lt: Lt, rank: int) -> None:
         self._lt, self._rank = lt, rank
-        self._products: dict[Problem, Product] = {}
+        self._products: dict[MatmulProblem, Product] = {}
 
     def __call__(self, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
         """Compute `linear` of these operands.
@@ -250,18 +250,18 @@ class Linear:
         """
         self._product(_problem(x.reshape(-1, w.shape[1]), w, b))
 
-    def _product(self, problem: Problem) -> Product:
+    def _product(self, problem: MatmulProblem) -> Product:
         if problem not in self._products:
             self._products[problem] = Product(self._lt, problem, self._rank)
         return self._products[problem]
 
 
-def _problem(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None) -> Problem:
+def _problem(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None) -> MatmulProblem:
     types = {one.dtype for one in (x, w, b) if one is not None}
     if len(types) > 1:
         names = ", ".join(sorted(str(one).removeprefix("torch.") for one in types))
         raise AgentCompileError(f"cublaslt.linear: operands of several types: {names}", hint=_HINT)
-    return Problem(tokens=x.shape[0], rows=w.shape[0], hidden=w.shape[1], dtype=x.dtype, biased=b is not None)
+    return MatmulProblem(tokens=x.shape[0], rows=w.shape[0], hidden=w.shape[1], dtype=x.dtype, biased=b is not None)
 
 
 def _aligned(operand: torch.Tensor) -> torch.Tensor:

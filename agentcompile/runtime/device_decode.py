@@ -15,7 +15,7 @@ from agentcompile.runtime.device_sampling import DeviceSampler
 from agentcompile.runtime.device_step import DeviceStep, Unrolled, advance_source, captured, enqueued, on_device
 from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.native import Made, StopReason
+from agentcompile.runtime.native import DecodedTokens, StopReason
 from agentcompile.runtime.pieces import LENGTHS, PADDED, served
 from agentcompile.runtime.regimes import Regimes
 from agentcompile.runtime.sampling import Sampling, greatest
@@ -144,12 +144,14 @@ class DeviceLoop:
         """Set the sampling for the next tokens; return False when the device cannot sample so."""
         return self._decode.begin(sampling, first=first, logprobs=logprobs)
 
-    def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
+    def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> DecodedTokens | None:
         """Choose the token from a prompt's last logits [vocab], at `at`; None when they are not like the step's."""
         drawn = self._decode.draw(logits, at, ahead=more and at + 1 < self._context)
-        return None if drawn is None else Made(tokens=tuple(drawn[0]), reason="limit", logprobs=tuple(drawn[1]))
+        return (
+            None if drawn is None else DecodedTokens(tokens=tuple(drawn[0]), reason="limit", logprobs=tuple(drawn[1]))
+        )
 
-    def steps(self, count: int, *, at: int, more: bool) -> Made:
+    def steps(self, count: int, *, at: int, more: bool) -> DecodedTokens:
         """Make up to `count` tokens from position `at`; a stop id is the last of them. Past the cache it makes none."""
         room = max(self._context - at, 0)
         able, tokens, noted = min(count, room), list[int](), list[float]()
@@ -158,13 +160,19 @@ class DeviceLoop:
         for index, token in enumerate(tokens):
             if token in self._stops:
                 self._decode.rewind(token, at + index + 1)
-                return Made(tokens=tuple(tokens[: index + 1]), reason="stop", logprobs=tuple(noted[: index + 1]))
+                return DecodedTokens(
+                    tokens=tuple(tokens[: index + 1]), reason="stop", logprobs=tuple(noted[: index + 1])
+                )
         reason: StopReason = "context" if len(tokens) >= room else "limit"
-        return Made(tokens=tuple(tokens), reason=reason, logprobs=tuple(noted))
+        return DecodedTokens(tokens=tuple(tokens), reason=reason, logprobs=tuple(noted))
 
 
 Bound = tuple[Program, Mapping[str, Module]]
 """A program, and the kernels that it calls, by source digest."""
+
+
+_HEAD = 32
+"""Elements before the tokens of a chunk, so that these begin at a multiple of 256 bytes."""
 
 
 class DevicePrefill:
@@ -191,10 +199,12 @@ class DevicePrefill:
         self.capacity, self._lengths = capacity, served(capacity)
         self._programs, self._memory, self._decode, self._overlap = programs, memory, decode, overlap
         self._known: dict[int, Bound] = {}
-        self._token, self._position = (torch.zeros(capacity, dtype=torch.int64, device=memory.device) for _ in range(2))
-        self._row = torch.zeros(1, dtype=torch.int64, device=memory.device)
+        # The row of the token that has the logits stands before the tokens, so that one copy brings both.
+        self._on_device = torch.zeros(_HEAD + capacity, dtype=torch.int64, device=memory.device)
+        self._row, self._token = self._on_device[:1], self._on_device[_HEAD:]
+        self._position = torch.zeros(capacity, dtype=torch.int64, device=memory.device)
         self._backend = backend_of(memory.device)
-        self._staged = torch.zeros(capacity, dtype=torch.int64, pin_memory=self._backend.queued)
+        self._staged = torch.zeros(_HEAD + capacity, dtype=torch.int64, pin_memory=self._backend.queued)
         self._sent = self._backend.event()
         self._stand = range(0)  # the consecutive positions that `_position` holds at its start
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, DeviceStep]] = {}
@@ -242,12 +252,12 @@ class DevicePrefill:
         count = tokens.numel()
         if self._sent is not None:
             self._sent.synchronize()  # the last copy from the staging buffer may not be done
-        self._staged[:count].copy_(tokens)
-        self._staged[count:length].zero_()
-        self._token[:length].copy_(self._staged[:length], non_blocking=True)
+        self._staged[0] = count - 1
+        self._staged[_HEAD : _HEAD + count] = tokens
+        self._staged[_HEAD + count : _HEAD + length] = 0
+        self._on_device[: _HEAD + length].copy_(self._staged[: _HEAD + length], non_blocking=True)
         if self._sent is not None:
             self._sent.record()
-        self._row.fill_(count - 1)
         if first != self._stand.start or length > len(self._stand):
             torch.arange(first, first + length, out=self._position[:length])  # made on the device: no copy to wait for
             self._stand = range(first, first + length)

@@ -31,21 +31,21 @@ extern "C" __global__ void advance(const __grid_constant__ advance_args a) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents; griddepcontrol.wait;" ::: "memory");
 #endif
-    const int seat = threadIdx.x;
-    if (a.live && !a.live[seat]) return;
-    const long long at = a.positions[seat];
-    a.history[seat * SLOTS + at] = a.tokens[seat];
-    a.positions[seat] = at + 1;
+    const int row = threadIdx.x;
+    if (a.live && !a.live[row]) return;
+    const long long at = a.positions[row];
+    a.history[row * SLOTS + at] = a.tokens[row];
+    a.positions[row] = at + 1;
 }
 """
 Fed = tuple[torch.Tensor, torch.Tensor]
 """The tokens and positions that a program reads."""
 
 
-def advance_source(arch: str, seats: int = 1, slots: int = 0) -> Source:
-    """Return the kernel that ends a step: it notes the `seats`' tokens, `slots` each, and moves the `live` ones on."""
+def advance_source(arch: str, rows: int = 1, slots: int = 0) -> Source:
+    """Return the kernel that ends a step: it notes the `rows`' tokens, `slots` each, and moves the `live` ones on."""
     arguments = ("positions", "tokens", "live", "history")
-    launch = Launch(entry="advance", arguments=arguments, grid=("1",), block=(str(seats),), pdl=True)
+    launch = Launch(entry="advance", arguments=arguments, grid=("1",), block=(str(rows),), pdl=True)
     text = f"constexpr long long SLOTS = {slots};\n{_ADVANCE}"
     return Source(language="cuda", text=text, launches=(launch,), workspaces=(), flags=(f"--gpu-architecture={arch}",))
 
@@ -57,7 +57,7 @@ def overlaps_launches(arch: str) -> bool:
 
 
 class DeviceStep:
-    """One step of as many sequences as its program holds, in the first seats (rows) of `memory`.
+    """One step of as many sequences as its program holds, in the first rows of `memory`.
 
     It reads their tokens and positions and writes the next tokens in place. `modules` holds every kernel that the
     program calls, by source digest; `overlap` says whether the device has programmatic dependent launch.

@@ -14,7 +14,7 @@ from agentcompile.backends import backend_of
 from agentcompile.ir.model import ModelInfo
 from agentcompile.runtime.completion import Completion, Finish, Piece, chosen, ended
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.native import Clock, Made
+from agentcompile.runtime.native import CallClock, DecodedTokens
 from agentcompile.runtime.openmp import dismiss_threads, fair_threads, one_thread
 from agentcompile.runtime.request import Request
 from agentcompile.runtime.sampling import Sampling
@@ -24,19 +24,19 @@ STREAM_S = 0.02
 """The seconds of decoding per piece of a stream: far below what a reader notices, far above a piece's cost."""
 
 
-class Loop(Protocol):
+class DecodeLoop(Protocol):
     """A decode loop that runs no Python between steps."""
 
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
         """Set the sampling for what follows, the token at position `first + n` being draw n; False if it cannot."""
 
-    def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
+    def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> DecodedTokens | None:
         """Choose the token from the logits [vocab] of a prompt's last token, at `at`; None when the host must choose.
 
         Memory then stands behind the prompt with that token. `more`: further tokens are wanted after it.
         """
 
-    def steps(self, count: int, *, at: int, more: bool) -> Made:
+    def steps(self, count: int, *, at: int, more: bool) -> DecodedTokens:
         """Make up to `count` tokens from position `at`, where memory stands.
 
         `more`: further tokens are wanted after these, unless one of them ends the sequence; a device may already begin.
@@ -50,10 +50,10 @@ class Decode(Protocol):
         """Run one step on memory's token and position and return the logits, [vocab]."""
 
     @property
-    def clock(self) -> Clock | None:
+    def clock(self) -> CallClock | None:
         """The clock that times the step's calls; None where the host cannot time them."""
 
-    def decoder(self, stop_ids: Sequence[int], context: int) -> Loop | None:
+    def decoder(self, stop_ids: Sequence[int], context: int) -> DecodeLoop | None:
         """Return the loop that ends at any of `stop_ids`; None when a step needs Python."""
 
 
@@ -68,7 +68,7 @@ class Prefill(Protocol):
         """Run a chunk, tokens and positions int64 [T] on the host; return the last token's logits, [vocab]."""
 
 
-class Generator:
+class SequenceGenerator:
     """Decode and prefill steps on one memory, which holds one sequence at a time; the caller sees to that."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Generator:
         self._steps_up_to = steps_up_to
         self._info, self._tokenizer = info, tokenizer
         self._usual = {eos: decode.decoder(eos, info.context) for eos in {info.eos, ()}}
-        self._other: dict[tuple[int, ...], Loop | None] = {}
+        self._other: dict[tuple[int, ...], DecodeLoop | None] = {}
 
     def complete(self, ids: Sequence[int], request: Request, logits: torch.Tensor | None = None) -> Completion:
         """Complete a prompt; `logits` [vocab] are those of its last token where it is in the cache already."""
@@ -179,7 +179,7 @@ class Generator:
             logits = self.decode.again()
         return logits
 
-    def _loop(self, request: Request, first: int) -> Loop | None:
+    def _loop(self, request: Request, first: int) -> DecodeLoop | None:
         """Return the loop for the request's end-of-sequence ids; None where Python must choose the tokens."""
         if request.top_logprobs:  # no loop notes more than the chosen token's
             return None
@@ -209,7 +209,7 @@ class Generator:
         elif finish is None:
             yield from self._python_loop(len(ids), request)
 
-    def _native_loop(self, loop: Loop, prompt: int, request: Request) -> Iterator[Piece]:
+    def _native_loop(self, loop: DecodeLoop, prompt: int, request: Request) -> Iterator[Piece]:
         dismiss_threads()
         chunk = made = 1
         while True:

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import cast
 
 from agentcompile.ir.graph import TOKENS, Dim, DType, Graph, Value
-from agentcompile.ir.program import Buffer, NativeCall, Program, TorchCall
+from agentcompile.ir.program import CHUNK, Buffer, NativeCall, Program, TorchCall
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import COUNT, Source
 from agentcompile.ir.trial import Kernel
-from agentcompile.runtime.overlap import Access, accesses_of, overlapping, written_by
+from agentcompile.runtime.overlap import CallAccess, accesses_of, overlapping, written_by
 from agentcompile.runtime.rowwise import Placed, for_last_token, owner
 
 _ALIGN = 64
@@ -36,7 +36,7 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
     buffers: dict[str, Buffer] = {}
     calls: list[NativeCall | TorchCall] = []
     regions: dict[str, Region] = {}
-    accesses: list[Access] = []
+    accesses: list[CallAccess] = []
     ends = for_last_token(graph, placed, sources)
     for index, item in enumerate(placed):
         bound = {port: owner(table, value) for port, value in item.site.bindings}
@@ -70,7 +70,7 @@ def lower(graph: Graph, placed: Sequence[Placed], sources: Mapping[str, Source],
             bindings = tuple(sorted(bound.items()))
             call, settings = (source.call, source.settings) if source is not None else ("", ())
             calls.append(TorchCall(region=item.region.id, call=call, settings=settings, bindings=bindings))
-            accesses.append(Access(early=frozenset(), writes=written_by(item.region, bound), waits=False))
+            accesses.append(CallAccess(early=frozenset(), writes=written_by(item.region, bound), waits=False))
     immutable = [name for name, buffer in buffers.items() if buffer.role in ("weight", "constant")]
     calls = [
         replace(call, overlaps=overlaps) if isinstance(call, NativeCall) else call
@@ -144,7 +144,7 @@ def shared(buffers: Mapping[str, Buffer], calls: Sequence[NativeCall | TorchCall
             made, read = found[pointers[output]], found[pointers[source]]
             if (
                 made.role == read.role == "activation"
-                and (made.nbytes, made.dtype) == (read.nbytes, read.dtype)
+                and (made.nbytes, made.dtype, _by_token(made)) == (read.nbytes, read.dtype, _by_token(read))
                 and first[made.name] == last[read.name] == at
                 and call.pointers.count(read.name) == 1
                 and not read.whole
@@ -152,6 +152,11 @@ def shared(buffers: Mapping[str, Buffer], calls: Sequence[NativeCall | TorchCall
             ):
                 found[made.name] = replace(made, whole=read.name)
     return found
+
+
+def _by_token(buffer: Buffer) -> bool:
+    """Return whether a buffer has a row for each of any number of tokens."""
+    return any(isinstance(dim, str) for dim in buffer.shape)
 
 
 def _lives(calls: Sequence[NativeCall | TorchCall], whole: Mapping[str, str]) -> tuple[dict[str, int], dict[str, int]]:
@@ -174,6 +179,9 @@ def place(
     Each is put at the first bytes that are free while it lives: from its first writer to its last reader. A buffer that
     is a part of another lies in that one.
 
+    Where some have a row for each of any number of tokens, those of one size count by their share of `CHUNK` tokens:
+    the runtime has room for as many at least.
+
     With `largest_first` the arena is smallest, which a long chunk needs. Otherwise buffers are placed in the order of
     use, so that those of neighbouring calls lie apart: on an H200 no kernel that joins its parts in a workspace
     gained in a decode step whose arena was packed, while several did in one that was not.
@@ -188,10 +196,12 @@ def place(
         # A zeroed workspace carries state over steps (an arrival counter), so nothing may share its bytes.
         if buffer.zeroed:
             first[buffer.name], last[buffer.name] = 0, len(calls)
+    shares = CHUNK if any(map(_by_token, buffers)) else 1
+    sizes = {one.name: one.nbytes if _by_token(one) else -(-one.nbytes // shares) for one in own}
     placed: list[tuple[int, int, str]] = []
     at: dict[str, int] = {}
-    for buffer in sorted(own, key=lambda b: -b.nbytes) if largest_first else own:
-        size = (buffer.nbytes + _ALIGN - 1) // _ALIGN * _ALIGN
+    for buffer in sorted(own, key=lambda b: -sizes[b.name]) if largest_first else own:
+        size = (sizes[buffer.name] + _ALIGN - 1) // _ALIGN * _ALIGN
         begin, end = first[buffer.name], last[buffer.name]
         offset = 0
         for start, stop, other in placed:

@@ -1,6 +1,6 @@
 """A model's memory: weights in their resident layout, constants, the KV cache, and the step's tokens and positions.
 
-Each sequence has a seat: a row of the KV cache, a token and a position. Programs of one sequence use the first seat.
+Each sequence has a row: of the KV cache, of the tokens and of the positions. Programs of one sequence use the first.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Memory:
             self._tensors[key] = tensor if buffer.layout != "row-major" else tensor.view(shape)
             self._shapes[key] = shape
         self.device = device
-        self.seats = max([1, *(program.batch for program in programs)])
-        self.tokens = torch.zeros(self.seats, dtype=torch.int64, device=device)
-        self.positions = torch.zeros(self.seats, dtype=torch.int64, device=device)
-        self.token, self.position = self.tokens[:1], self.positions[:1]  # the token and the position of the first seat
-        self.stood = 0  # the position where `stand` last put the first seat, known without asking the device
+        self.rows = max([1, *(program.batch for program in programs)])
+        self.tokens = torch.zeros(self.rows, dtype=torch.int64, device=device)
+        self.positions = torch.zeros(self.rows, dtype=torch.int64, device=device)
+        self.token, self.position = self.tokens[:1], self.positions[:1]  # the token and the position of the first row
+        self.stood = 0  # the position where `stand` last put the first row, known without asking the device
 
     @property
     def nbytes(self) -> int:
@@ -70,15 +70,15 @@ class Memory:
         return sum(tensor.numel() * tensor.element_size() for tensor in self._tensors.values())
 
     def holds(self, programs: Sequence[Program]) -> bool:
-        """Return whether every weight, constant and state that `programs` name is here, and enough seats."""
+        """Return whether every weight, constant and state that `programs` name is here, and enough rows."""
         named = [buffer for program in programs for buffer in program.buffers]
         held = [buffer for buffer in named if buffer.role in ("weight", "constant", "state")]
-        return all(program.batch <= self.seats for program in programs) and all(
+        return all(program.batch <= self.rows for program in programs) and all(
             _key(buffer) in self._tensors for buffer in held
         )
 
     def resident(self, buffer: Buffer) -> torch.Tensor:
-        """Return the buffer as it lies in memory: shaped when row-major, flat when packed; a state's own seats."""
+        """Return the buffer as it lies in memory: shaped when row-major, flat when packed; a state's own rows."""
         tensor = self._tensors[_key(buffer)]
         return tensor[: _static(buffer)[0]] if buffer.role == "state" else tensor
 
@@ -90,13 +90,13 @@ class Memory:
         return LAYOUTS[buffer.layout].unpack(tensor, self._shapes[_key(buffer)])
 
     def stand(self, token: int, position: int) -> None:
-        """Set the first seat's position to `position`, with `token` to be read next."""
+        """Set the first row's position to `position`, with `token` to be read next."""
         self.token.fill_(token)
         self.position.fill_(position)
         self.stood = position
 
     def states(self) -> list[torch.Tensor]:
-        """Return the tensors of the KV cache, each [seats, kv_heads, context, head_dim]."""
+        """Return the tensors of the KV cache, each [rows, kv_heads, context, head_dim]."""
         return [tensor for key, tensor in self._tensors.items() if key[0] == "state"]
 
     def furnish(self, seed: int = 0) -> None:

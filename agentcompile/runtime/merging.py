@@ -126,18 +126,26 @@ def _side_by_side(
 
 
 def _pitch_of(run: Sequence[_Product], program: Program, users: Mapping[str, Sequence[int]]) -> str:
-    """Return the workspace that tells the one launch reading exactly these results their matrix's width; or none."""
+    """Return the workspace that tells the launches reading exactly these results their matrix's width; or none.
+
+    Launches of one kernel may share it: then together they read each result once, and nothing else at its width.
+    """
     names = sorted(product.made for product in run)
-    readers = {at for name in names for at in users[name][1:]}
-    call = program.calls[readers.pop()] if len(readers) == 1 else None
-    if not isinstance(call, NativeCall):
-        return ""
-    of = dict(zip(call.launch.arguments, call.pointers, strict=True))
-    spaces = {of[space] for name, space in call.launch.pitched if of[name] in names}
+    readers = [program.calls[at] for at in sorted({at for name in names for at in users[name][1:]})]
+    spaces = {space for call in readers for name, space in _pitched(call) if name in names}
     space = spaces.pop() if len(spaces) == 1 else ""
-    pitched = sorted(of[name] for name, told in call.launch.pitched if of[told] == space)
-    once = all(call.pointers.count(name) == 1 for name in names)
-    return space if space and once and pitched == names else ""
+    readers = [program.calls[at] for at in users.get(space, ())]
+    pitched = sorted(name for call in readers for name, width in _pitched(call) if width == space)
+    once = all(sum(call.uses.count(name) for call in readers) == 1 for name in names)
+    return space if pitched == names and once else ""
+
+
+def _pitched(call: NativeCall | TorchCall) -> list[tuple[str, str]]:
+    """Return the buffers that a launch reads at any row pitch, each with the workspace that holds it."""
+    if not isinstance(call, NativeCall):
+        return []
+    of = dict(zip(call.launch.arguments, call.pointers, strict=True))
+    return [(of[name], of[space]) for name, space in call.launch.pitched]
 
 
 def _users(program: Program) -> dict[str, list[int]]:

@@ -21,11 +21,11 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.digest import Json
 from agentcompile.ir.model import ModelInfo
 from agentcompile.runtime.background import in_thread
-from agentcompile.runtime.completion import Beside, Completion, Piece
-from agentcompile.runtime.generator import Decode, Generator, Prefill
+from agentcompile.runtime.completion import BatchGenerator, Completion, Piece
+from agentcompile.runtime.generator import Decode, Prefill, SequenceGenerator
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.native import Clock
-from agentcompile.runtime.record import Record, RegimePlan
+from agentcompile.runtime.native import CallClock
+from agentcompile.runtime.record import LoadedLock, RegimePlan
 from agentcompile.runtime.request import (
     Message,
     Prompt,
@@ -36,7 +36,7 @@ from agentcompile.runtime.request import (
     request_of,
     tokens_of,
 )
-from agentcompile.runtime.settings import Settings, shows_settings
+from agentcompile.runtime.settings import CompletionSettings, shows_settings
 from agentcompile.runtime.text import Tokenizer
 
 MOST_COMPLETIONS = 1024
@@ -47,8 +47,8 @@ MOST_COMPLETIONS = 1024
 class _Bound:
     """What a model needs memory for, until it is closed."""
 
-    generator: Generator
-    beside: Beside | None
+    generator: SequenceGenerator
+    beside: BatchGenerator | None
 
 
 class CompiledModel:
@@ -66,8 +66,8 @@ class CompiledModel:
         *,
         tokenizer: Tokenizer | None,
         checkpoint: Path,
-        beside: Callable[[Callable[[Sequence[int]], torch.Tensor]], Beside] | None = None,
-        record: Record | None = None,
+        beside: Callable[[Callable[[Sequence[int]], torch.Tensor]], BatchGenerator] | None = None,
+        record: LoadedLock | None = None,
         steps_up_to: int = 0,
     ) -> None:
         """Bind one model; `beside` makes the generator for several prompts from the function that prefills one.
@@ -78,8 +78,8 @@ class CompiledModel:
         self.device = memory.device
         """PyTorch's name of the device: `cpu`, or `cuda:0` for the first GPU."""
         self._busy = threading.Lock()
-        self._record = Record() if record is None else record
-        generator = Generator(info, decode, prefill, memory, tokenizer, steps_up_to)
+        self._record = LoadedLock() if record is None else record
+        generator = SequenceGenerator(info, decode, prefill, memory, tokenizer, steps_up_to)
         self._bound: _Bound | None = _Bound(
             generator=generator, beside=None if beside is None else beside(generator.prefill)
         )
@@ -125,13 +125,13 @@ class CompiledModel:
         return copy.deepcopy(dict(self._record.report))
 
     @property
-    def clock(self) -> Clock | None:
+    def clock(self) -> CallClock | None:
         """The clock of the decode step's calls: start it, generate, stop it. None on a GPU, where launches overlap."""
         return self._open().generator.decode.clock
 
     @shows_settings
     def generate(
-        self, prompt: Prompt | Sequence[Prompt], *, n: int | None = None, **settings: Unpack[Settings]
+        self, prompt: Prompt | Sequence[Prompt], *, n: int | None = None, **settings: Unpack[CompletionSettings]
     ) -> Completion | list[Completion]:
         """Complete one prompt or each of a list, of any lengths.
 
@@ -174,7 +174,7 @@ class CompiledModel:
             return bound.beside.generate(found, request)
 
     @shows_settings
-    def chat(self, messages: Sequence[Message], **settings: Unpack[Settings]) -> Completion:
+    def chat(self, messages: Sequence[Message], **settings: Unpack[CompletionSettings]) -> Completion:
         """Complete a conversation with the assistant's next turn, in the checkpoint's chat template.
 
         `messages` are mappings with "role" and "content", as in `[{"role": "user", "content": "hello"}]`. The turn
@@ -193,12 +193,12 @@ class CompiledModel:
             return bound.generator.complete(ids, request)
 
     @shows_settings
-    def stream(self, prompt: Prompt, **settings: Unpack[Settings]) -> Iterator[Piece]:
+    def stream(self, prompt: Prompt, **settings: Unpack[CompletionSettings]) -> Iterator[Piece]:
         """Generate as `generate` does for one prompt, yielding pieces as they are made; closing it ends that."""
         return self._stream(prompt, settings)
 
     @shows_settings
-    def astream(self, prompt: Prompt, **settings: Unpack[Settings]) -> AsyncGenerator[Piece]:
+    def astream(self, prompt: Prompt, **settings: Unpack[CompletionSettings]) -> AsyncGenerator[Piece]:
         """Generate as `stream` does, as an asynchronous iterator; a thread of its own runs the model.
 
         The thread ends when the consumer stops: at the end of `aclose`, or after a cancelled task, the model is free
@@ -209,12 +209,17 @@ class CompiledModel:
         return in_thread(self._stream(prompt, settings), prepare)
 
     def logits(self, ids: Sequence[int], positions: Sequence[int] | None = None, *, prompt: int = 0) -> torch.Tensor:
-        """Return teacher-forced float32 logits, one row for each of `positions`; `prompt` tokens are prefilled."""
+        """Return teacher-forced float32 logits, one row for each of `positions`; `prompt` tokens are prefilled.
+
+        Of the tokens that are prefilled only the last has logits: positions begin with it.
+        """
         bound = self._open()
         with self._exclusively():
             known = tokens_of(self.info, self.tokenizer, ids)
-            places = positions if positions is not None else range(max(prompt - 1, 0), len(known))
-            return bound.generator.forced(known, positions_of(places, len(known)), prompt)
+            prefilled = arguments.whole("prompt", prompt, 0, len(known))
+            first = max(prefilled - 1, 0)
+            places = positions if positions is not None else range(first, len(known))
+            return bound.generator.forced(known, positions_of(places, first, len(known)), prefilled)
 
     def prefill(self, ids: Sequence[int]) -> torch.Tensor:
         """Fill the cache with `ids` from position 0 and return the last token's logits, [vocab], float32."""
@@ -222,7 +227,7 @@ class CompiledModel:
         with self._exclusively():
             return bound.generator.prefill(tokens_of(self.info, self.tokenizer, ids)).float().clone()
 
-    def _stream(self, prompt: Prompt, settings: Settings) -> Pieces[Piece, None, None]:
+    def _stream(self, prompt: Prompt, settings: CompletionSettings) -> Pieces[Piece, None, None]:
         self._open()
         request = request_of(self.info, self.tokenizer, settings)
         return self._pieces(tokens_of(self.info, self.tokenizer, prompt), request)

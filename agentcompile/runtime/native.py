@@ -149,7 +149,7 @@ class Executor:
         """Start the pool's threads, which otherwise begin with the first job."""
         nothing = ctypes.cast(self._lib.ac_abi, ctypes.c_void_p).value  # it returns a number, and does no more
         assert nothing is not None
-        Program(self, [Call(address=nothing, pointers=())]).run()
+        NativeProgram(self, [Call(address=nothing, pointers=())]).run()
 
     def run(self, calls: ctypes.Array[_CallStruct], repeat: int, spent: int = 0) -> None:
         """Run `calls` in order, `repeat` times; add their nanoseconds to int64s at address `spent`, unless it is 0."""
@@ -172,7 +172,7 @@ class Executor:
             raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
 
 
-class Clock:
+class CallClock:
     """The nanoseconds that each call of a step has taken, with barriers and launch overhead, while the clock runs.
 
     Each step has one. It is stopped unless a step is profiled; while it runs, a call costs two readings of the time.
@@ -215,10 +215,12 @@ def _bind(calls: Sequence[Call]) -> tuple[ctypes.Array[_CallStruct], list[object
     return bound, keep
 
 
-class Program:
+class NativeProgram:
     """An ordered list of launches with a barrier after each."""
 
-    def __init__(self, executor: Executor, calls: Sequence[Call], *, clock: Clock | None = None, at: int = 0) -> None:
+    def __init__(
+        self, executor: Executor, calls: Sequence[Call], *, clock: CallClock | None = None, at: int = 0
+    ) -> None:
         """Bind `calls` to `executor`; they are the calls number `at` and on of the `clock`.
 
         Raises:
@@ -245,8 +247,8 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """The tokens of one `Decoder.steps` call in order, and why it returned."""
+class DecodedTokens:
+    """The tokens of one `NativeDecoder.steps` call in order, and why it returned."""
 
     tokens: tuple[int, ...]
     reason: StopReason
@@ -254,7 +256,7 @@ class Made:
     """The natural-log probability of every token under the unfiltered distribution, when asked for."""
 
 
-class Decoder:
+class NativeDecoder:
     """A decode loop that runs no Python between steps.
 
     A step runs the program, appends `*token`, or what is drawn from its logits, to the output, writes it to `*ids`
@@ -274,7 +276,7 @@ class Decoder:
         stop_ids: Sequence[int],
         context: int,
         logits: torch.Tensor | None = None,
-        clock: Clock | None = None,
+        clock: CallClock | None = None,
     ) -> None:
         """Bind the launches and the decode state.
 
@@ -307,10 +309,10 @@ class Decoder:
             self._state.draw = None if sampling.greedy else self._drawing(sampling, first)
         return True
 
-    def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
+    def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> DecodedTokens | None:
         """Return None: a prompt's last logits lie on the host, which chooses from them."""
 
-    def steps(self, count: int, *, at: int = 0, more: bool = False) -> Made:
+    def steps(self, count: int, *, at: int = 0, more: bool = False) -> DecodedTokens:
         """Make up to `count` steps from the position in memory, whatever `at` and `more` say; none past the cache."""
         with self._lock:
             self._cancel.value = 0
@@ -319,7 +321,7 @@ class Decoder:
             self._executor.decode(self._calls, self._state, self._clock.place() if self._clock else 0)
             if self._clock:
                 self._clock.steps += self._state.made
-            return Made(tokens=tuple(out[: self._state.made]), reason=_STOPPED[self._state.reason])
+            return DecodedTokens(tokens=tuple(out[: self._state.made]), reason=_STOPPED[self._state.reason])
 
     def _drawing(self, sampling: Sampling, first: int) -> int:
         assert self._logits is not None

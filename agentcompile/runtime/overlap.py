@@ -15,7 +15,7 @@ from agentcompile.ir.template import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class CallAccess:
     """The buffers that one call of a step reads early and writes, by name."""
 
     early: frozenset[str]
@@ -25,7 +25,7 @@ class Access:
     """Whether it takes part in dependent launch; a call that does not starts after everything before it."""
 
 
-def overlapping(calls: Sequence[Access], immutable: Iterable[str]) -> list[bool]:
+def overlapping(calls: Sequence[CallAccess], immutable: Iterable[str]) -> list[bool]:
     """Return for every call, in order, whether it may overlap its predecessors.
 
     Steps follow one another, and the host writes between them: at the start of a step only what is `immutable` (weights
@@ -43,11 +43,11 @@ def overlapping(calls: Sequence[Access], immutable: Iterable[str]) -> list[bool]
     return found
 
 
-def accesses_of(region: Region, source: Source, bound: Mapping[str, str]) -> list[Access]:
+def accesses_of(region: Region, source: Source, bound: Mapping[str, str]) -> list[CallAccess]:
     """Return what every launch of `source` reads early and may write; `bound` has each port's buffer."""
     written = written_by(region, bound) | {bound[name] for name, *_ in source.workspaces}
     return [
-        Access(
+        CallAccess(
             early=frozenset(bound[port] for port in launch.early),
             writes=written & {bound.get(argument, "") for argument in launch.arguments},
             waits=launch.pdl,

@@ -45,7 +45,7 @@ class RegimePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class LoadedLock:
     """A lock as its model shows it."""
 
     plan: tuple[RegimePlan, ...] = ()

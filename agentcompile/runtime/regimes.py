@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import torch
 
-from agentcompile.runtime.generator import Decode, Loop
+from agentcompile.runtime.generator import Decode, DecodeLoop
 from agentcompile.runtime.memory import Memory
-from agentcompile.runtime.native import Made
+from agentcompile.runtime.native import DecodedTokens
 from agentcompile.runtime.sampling import Sampling
 
 
@@ -37,7 +37,7 @@ class Regimes:
         at = serving(self._ends, self._memory.stood)
         return self._steps[-1 if at is None else at][1].again()
 
-    def decoder(self, stop_ids: Sequence[int], context: int) -> Loop | None:
+    def decoder(self, stop_ids: Sequence[int], context: int) -> DecodeLoop | None:
         """Return the loop over all steps; None when one of them needs Python."""
         ends = [min(end, context) for end in self._ends]
         loops = [step.decoder(stop_ids, end) for end, (_, step) in zip(ends, self._steps, strict=True)]
@@ -56,30 +56,30 @@ class Regimes:
 class _Loops:
     """Decode loops run one after another; the end of one's range does not end the sequence."""
 
-    def __init__(self, ends: Sequence[int], loops: Sequence[Loop]) -> None:
+    def __init__(self, ends: Sequence[int], loops: Sequence[DecodeLoop]) -> None:
         self._ends, self._loops = tuple(ends), tuple(loops)
 
     def begin(self, sampling: Sampling, *, first: int, logprobs: bool) -> bool:
         return all(loop.begin(sampling, first=first, logprobs=logprobs) for loop in self._loops)
 
-    def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> Made | None:
+    def draw(self, logits: torch.Tensor, at: int, *, more: bool) -> DecodedTokens | None:
         serves = serving(self._ends, at)
         return None if serves is None else self._loops[serves].draw(logits, at, more=more)
 
-    def steps(self, count: int, *, at: int, more: bool) -> Made:
+    def steps(self, count: int, *, at: int, more: bool) -> DecodedTokens:
         tokens: list[int] = []
         logprobs: list[float] = []
         while True:
             serves = serving(self._ends, at + len(tokens))
             if serves is None:
-                return Made(tokens=tuple(tokens), reason="context", logprobs=tuple(logprobs))
+                return DecodedTokens(tokens=tuple(tokens), reason="context", logprobs=tuple(logprobs))
             made = self._loops[serves].steps(count - len(tokens), at=at + len(tokens), more=more)
             tokens += made.tokens
             logprobs += made.logprobs
             if made.reason != "context" or serves == len(self._loops) - 1:
-                return Made(tokens=tuple(tokens), reason=made.reason, logprobs=tuple(logprobs))
+                return DecodedTokens(tokens=tuple(tokens), reason=made.reason, logprobs=tuple(logprobs))
             if len(tokens) >= count:
-                return Made(tokens=tuple(tokens), reason="limit", logprobs=tuple(logprobs))
+                return DecodedTokens(tokens=tuple(tokens), reason="limit", logprobs=tuple(logprobs))
 
 
 def serving(ends: Sequence[int], position: int) -> int | None:

@@ -190,35 +190,44 @@ def _fits(info: ModelInfo, name: str, count: int) -> None:
         raise AgentCompileError(text, hint=f"shorten it, or compile with --context {count} or more")
 
 
-def positions_of(positions: Sequence[int], count: int) -> set[int]:
-    """Return the positions, among `count`, that are asked for.
+def positions_of(positions: Sequence[int], first: int, count: int) -> set[int]:
+    """Return the positions that are asked for, among `count` of which those from `first` on have logits.
 
     Raises:
-        AgentCompileError: the list is empty or has a position outside 0..`count` - 1 (usage).
+        AgentCompileError: the list is empty or has a position outside `first`..`count` - 1 (usage).
     """
     wanted = arguments.ids("positions", positions)
     if len(wanted) == 0:
         raise AgentCompileError("positions: is empty", hint="give at least one, or None for all")
     for one in (min(wanted), max(wanted)):
-        arguments.whole("positions", one, 0, count - 1)
+        arguments.whole("positions", one, first, count - 1)
     return set(wanted)
 
 
 def _rendered(info: ModelInfo, tokenizer: Tokenizer | None, messages: Sequence[dict[str, str]]) -> array[int]:
     if tokenizer is None:
         raise AgentCompileError(f"{info.name}: there is no tokenizer", hint="pass token ids")
+    _refuse_long(info, tokenizer, "".join(message["content"] for message in messages), "chat")
     return array("q", tokenizer.template(messages))
 
 
 def _encoded(info: ModelInfo, tokenizer: Tokenizer | None, prompt: str) -> array[int]:
-    # A text far too long is refused after its beginning, as tokenising megabytes takes seconds.
     if tokenizer is None:
         raise AgentCompileError(f"{info.name}: there is no tokenizer", hint="pass token ids")
+    _refuse_long(info, tokenizer, prompt, "prompt")
+    return array("q", tokenizer.encode(prompt))
+
+
+def _refuse_long(info: ModelInfo, tokenizer: Tokenizer, prompt: str, name: str) -> None:
+    """Refuse a text that is far too long after its beginning, as tokenising megabytes takes seconds.
+
+    Raises:
+        AgentCompileError: the text does not fit in the cache (usage).
+    """
     size = _PER_TOKEN * info.context + _SLACK
     while size < len(prompt):
         made = len(tokenizer.encode(prompt[:size]))
         if made > info.context + _CUT:
-            text = f"a prompt of {len(prompt)} characters is longer than the cache of {info.context} tokens"
+            text = f"a {name} of {len(prompt)} characters is longer than the cache of {info.context} tokens"
             raise AgentCompileError(text, hint=f"shorten it: its first {size} characters are {made} tokens")
         size *= _GROWTH
-    return array("q", tokenizer.encode(prompt))

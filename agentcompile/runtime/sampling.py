@@ -115,10 +115,13 @@ def greatest(logits: torch.Tensor) -> torch.Tensor:
 
 
 def greatest_of_rows(logits: torch.Tensor, width: int) -> torch.Tensor:
-    """Return the argmax of logits [vocab], the first of equals, reduced over rows of `width`, which divides vocab."""
+    """Return the argmax of logits [vocab], the first of equals, reduced over rows of `width`, which divides vocab.
+
+    The host does not wait for the row: an index that is a tensor of no dimensions would be read back from the device.
+    """
     values, ids = logits.view(-1, width).max(dim=1)
     row = values.argmax()
-    return row * width + ids[row]
+    return row * width + ids.take(row)
 
 
 def likeliest(scores: torch.Tensor, count: int) -> torch.Tensor:

@@ -13,16 +13,16 @@ from agentcompile.errors import AgentCompileError
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
-class Settings(TypedDict, total=False):
-    """How prompts are completed; the last three have the names that Hugging Face's `generate` uses."""
+class CompletionSettings(TypedDict, total=False):
+    """How prompts are completed; the last three have the names of Hugging Face's `generate`. None is the default."""
 
-    max_new_tokens: int
+    max_new_tokens: int | None
     """The most tokens that are made; the prompt does not count."""
-    temperature: float
+    temperature: float | None
     """0 is greedy, 1 samples as trained."""
-    top_k: int
+    top_k: int | None
     """Draw among so many of the likeliest tokens; 0 keeps the whole vocabulary."""
-    top_p: float
+    top_p: float | None
     """Draw among the likeliest tokens that together have this probability; 1 keeps the whole vocabulary."""
     seed: int
     """The same seed gives the same tokens."""
@@ -53,7 +53,7 @@ DEFAULTS: Mapping[str, Any] = {
     "stop_strings": None,
     "eos_token_id": None,
 }
-"""Every setting with its default, in the order of `Settings`."""
+"""Every setting with its default, in the order of `CompletionSettings`."""
 
 _REMEDIES: Mapping[str, str] = {
     "max_length": "give max_new_tokens, which counts the new tokens alone",
@@ -67,7 +67,7 @@ _REMEDIES: Mapping[str, str] = {
 
 
 def known(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every setting: what is given over the defaults; values are not checked.
+    """Return every setting: what is given over the defaults; None is not given, and values are not checked.
 
     Raises:
         AgentCompileError: there is no such setting (usage); the hint names the nearest, or what to give in its place.
@@ -78,13 +78,13 @@ def known(given: Mapping[str, Any]) -> dict[str, Any]:
             near = difflib.get_close_matches(name, DEFAULTS, n=1, cutoff=0.5)
             every = f"the arguments are prompt, {', '.join(DEFAULTS)}"
             raise AgentCompileError(text, hint=_REMEDIES.get(name, f"did you mean {near[0]}?" if near else every))
-    return {**DEFAULTS, **given}
+    return {**DEFAULTS, **{name: value for name, value in given.items() if value is not None}}
 
 
 def shows_settings(verb: Verb) -> Verb:
     """Give a function that takes `**settings: Unpack[Settings]` a signature that lists them, for `help` and editors."""
     own = inspect.signature(verb)
-    types = get_type_hints(Settings)
+    types = get_type_hints(CompletionSettings)
     fixed = [one for one in own.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
     keyword = inspect.Parameter.KEYWORD_ONLY
     listed = [

@@ -51,7 +51,7 @@ class HostStep:
         self._room = max(capacity, CHUNK) if program.phase == "prefill" else capacity
         self._arena = Arena(program.arena_bytes * self._room)
         self._bound: dict[int, _Bound] = {}
-        self.clock = native.Clock(len(program.calls))  # the clock of the program's calls, in their order
+        self.clock = native.CallClock(len(program.calls))  # the clock of the program's calls, in their order
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Run on `tokens` [T] at `positions` [T], int64; return the last logits [vocab], until the next step.
@@ -79,13 +79,13 @@ class HostStep:
         """The logits of the last decode step or full chunk, flat, one sequence after another."""
         return self._bind(self.capacity).env[self.program.logits].view(-1)
 
-    def decoder(self, stop_ids: Sequence[int], context: int) -> native.Decoder | None:
+    def decoder(self, stop_ids: Sequence[int], context: int) -> native.NativeDecoder | None:
         """Return the loop that runs no Python, when every call is native; None otherwise."""
         if not self.program.native:
             return None
         bound = self._bind(1)
         token, logits = bound.token.data_ptr(), bound.env[self.program.logits]
-        return native.Decoder(
+        return native.NativeDecoder(
             self._executor,
             bound.launches,
             ids=token,
@@ -104,9 +104,9 @@ class HostStep:
         """
         bound = self._bind(self.capacity)
         if bound.whole is not None:
-            whole = native.Program(self._executor, [*bound.launches, then]) if then else bound.whole
+            whole = native.NativeProgram(self._executor, [*bound.launches, then]) if then else bound.whole
             return whole.time(repeat, samples)
-        actions = [*bound.actions, native.Program(self._executor, [then]).run] if then else bound.actions
+        actions = [*bound.actions, native.NativeProgram(self._executor, [then]).run] if then else bound.actions
         times = []
         for _ in range(samples):
             begin = time.perf_counter_ns()
@@ -145,7 +145,7 @@ class _Bound:
         self.env = {name: tensor for name, tensor in placed.items() if tensor is not None}
         self.launches: list[native.Call] = []
         self.actions: list[Action] = []
-        self.whole: native.Program | None = None
+        self.whole: native.NativeProgram | None = None
         run: list[native.Call] = []
         mixed = program.phase == "prefill" and any(isinstance(call, NativeCall) for call in calls)
         spread = False  # whether PyTorch's threads may still spin on the cores of our own
@@ -169,13 +169,13 @@ class _Bound:
         if spread:  # the next chunk begins with kernels, perhaps
             self.actions.append(dismiss_threads)
         if program.native:
-            self.whole = native.Program(step._executor, self.launches)
+            self.whole = native.NativeProgram(step._executor, self.launches)
 
     def _close(self, run: list[native.Call], end: int) -> None:
         """Make one call of the executor for the launches `run`, which precede the program's call number `end`."""
         if run:
             self.launches += run
-            made = native.Program(self._step._executor, tuple(run), clock=self._step.clock, at=end - len(run))
+            made = native.NativeProgram(self._step._executor, tuple(run), clock=self._step.clock, at=end - len(run))
             self.actions.append(made.run)
             run.clear()
 
@@ -214,7 +214,7 @@ def _on_this_thread(site: Action) -> Action:
     return act
 
 
-def _clocked(site: Action, clock: native.Clock, at: int) -> Action:
+def _clocked(site: Action, clock: native.CallClock, at: int) -> Action:
     def act() -> None:
         if not clock.running:
             site()

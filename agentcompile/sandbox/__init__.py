@@ -6,7 +6,7 @@ It uses Landlock, seccomp, namespaces and resource limits of Linux through the s
 from agentcompile.sandbox.confine import (
     Method,
     Run,
-    TooLong,
+    WallTimeExceeded,
     apart,
     confine,
     methods,
@@ -18,6 +18,6 @@ from agentcompile.sandbox.confine import (
 from agentcompile.sandbox.fence import Fence, device_nodes, for_build, for_worker
 
 __all__ = [
-    "Fence", "Method", "Run", "TooLong", "apart", "confine", "device_nodes", "for_build", "for_worker", "methods",
-    "only_compute", "require", "run", "settle",
+    "Fence", "Method", "Run", "WallTimeExceeded", "apart", "confine", "device_nodes", "for_build", "for_worker",
+    "methods", "only_compute", "require", "run", "settle",
 ]  # fmt: skip

@@ -56,7 +56,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TooLong:
+class WallTimeExceeded:
     """The program outlasted its wall time, in seconds, and was killed with all that it started."""
 
     limit_s: float
@@ -213,7 +213,7 @@ def _contained(argv: Sequence[str], fence: Fence) -> list[str]:
     return [sys.executable, "-I", "-S", str(_LAUNCHER), words, *argv]
 
 
-def run(argv: Sequence[str], fence: Fence, *, folder: Path) -> Run | TooLong:
+def run(argv: Sequence[str], fence: Fence, *, folder: Path) -> Run | WallTimeExceeded:
     """Run a program behind `fence` in `folder`, without input and with an environment that names its scratch alone.
 
     It is killed when it outlasts the fence's wall time, and with SIGXFSZ when its scratch grows too large.
@@ -242,10 +242,10 @@ def run(argv: Sequence[str], fence: Fence, *, folder: Path) -> Run | TooLong:
         said = log.read(1 << 20)
     if full:
         return Run(status=-signal.SIGXFSZ, log=said)
-    return TooLong(limit_s=fence.wall_s) if status is None else Run(status=status, log=said)
+    return WallTimeExceeded(limit_s=fence.wall_s) if status is None else Run(status=status, log=said)
 
 
-def apart(work: Callable[[], None], fence: Fence) -> int | TooLong:
+def apart(work: Callable[[], None], fence: Fence) -> int | WallTimeExceeded:
     """Run `work` behind `fence` in a fork of this process, which leaves its result in the scratch; return its status.
 
     Raises:
@@ -269,7 +269,7 @@ def apart(work: Callable[[], None], fence: Fence) -> int | TooLong:
                 child = 0
                 return os.waitstatus_to_exitcode(status)
             if fence.wall_s and time.monotonic() - begin > fence.wall_s:
-                return TooLong(limit_s=fence.wall_s)
+                return WallTimeExceeded(limit_s=fence.wall_s)
             if _size(fence.writable) > fence.disk_bytes:
                 return -signal.SIGXFSZ
             time.sleep(_LOOK_S / 4)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from agentcompile.ir.search_events import Node, Origin
+from agentcompile.ir.search_events import Origin, ProposalNode
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Trial
 from agentcompile.search.ladder import climb
@@ -214,13 +214,13 @@ class _Walk:
                 self._wanted = None
         return []
 
-    def nodes(self, asked: Sequence[Ask]) -> tuple[Node, ...]:
+    def nodes(self, asked: Sequence[Ask]) -> tuple[ProposalNode, ...]:
         """Return what an event says about points that the course asked for."""
         candidates = self._task.candidates
         return tuple(
-            Node(candidate=candidates[ask.point].id, origin=ask.origin)
+            ProposalNode(candidate=candidates[ask.point].id, origin=ask.origin)
             if ask.parent is None
-            else Node(
+            else ProposalNode(
                 candidate=candidates[ask.point].id,
                 origin=ask.origin,
                 parent=candidates[ask.parent].id,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from agentcompile.ir.advice import Advice
-from agentcompile.ir.search_events import Node, Origin
+from agentcompile.ir.search_events import Origin, ProposalNode
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Measured, Trial
 
@@ -44,7 +44,7 @@ class Task(Protocol[P_co]):
         """The candidates, the most promising first."""
 
 
-class Tried(Protocol):
+class AnyTrial(Protocol):
     """The part of a trial that a strategy for both regions and steps uses."""
 
     @property
@@ -95,7 +95,7 @@ class Proposal(Generic[P_co]):
 
     candidates: tuple[P_co, ...] = ()
     rounds: int = 0
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[ProposalNode, ...] = ()
     """Where each candidate came from, in their order; empty where the strategy does not say."""
 
 
@@ -113,11 +113,11 @@ RegionStrategy = Strategy[SearchTask, Trial, Candidate]
 def proposal_of(candidates: Iterable[P], rounds: int, origin: Origin) -> Proposal[P]:
     """Return a proposal of candidates that were made from no other; without any, the empty one."""
     chosen = tuple(candidates)
-    nodes = tuple(Node(candidate=one.id, origin=origin) for one in chosen)
+    nodes = tuple(ProposalNode(candidate=one.id, origin=origin) for one in chosen)
     return Proposal(candidates=chosen, rounds=rounds if chosen else 0, nodes=nodes)
 
 
-def untried(order: Sequence[P], trials: Sequence[Tried], budget: Budget, origin: Origin = "order") -> Proposal[P]:
+def untried(order: Sequence[P], trials: Sequence[AnyTrial], budget: Budget, origin: Origin = "order") -> Proposal[P]:
     """Return the first candidates of `order` that have no trial, as many as the budget has left."""
     tried = {trial.candidate.id for trial in trials}
     left = budget.trials - len(tried)

@@ -44,8 +44,12 @@ class Notes:
     def renew(self, key: str, value: Json) -> None:
         """Note `value` under `key` in place of any other value."""
         if self.get_json(key) not in (None, value):
-            self._store.path(key, _SUFFIX).unlink(missing_ok=True)
+            self.drop(key)
         self.put(key, value)
+
+    def drop(self, key: str) -> None:
+        """Remove what is noted under `key`, if anything is."""
+        self._store.path(key, _SUFFIX).unlink(missing_ok=True)
 
     def put(self, key: str, value: Json) -> None:
         """Note `value` under `key` atomically, unless a value is there already."""

@@ -1,4 +1,4 @@
-"""Files that others name: read where they are plain and of a bounded size, without a wait; and where one is written.
+"""Files that others name: read where they are plain and of a bounded size, without a wait; written whole or not at all.
 
 A FIFO that nobody writes to would block its reader, and a device may never end. Only the standard library is used.
 """
@@ -56,6 +56,28 @@ def destination(path: Path) -> Path:
 def is_stream(path: Path) -> bool:
     """Return whether a path is a FIFO, a device or a socket: it is written to, and never replaced by a file."""
     return path.exists() and not path.is_file()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file so that it is complete and on disk, or as it was; links are followed, pipes and devices written to.
+
+    Raises:
+        OSError: it cannot be written, or is a directory.
+    """
+    place = destination(path)
+    if is_stream(place):
+        place.write_bytes(data)
+        return
+    part = place.with_name(f".{place.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(place)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def special_in(folder: Path) -> str:

@@ -88,7 +88,7 @@ def _versions(names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def processor(*, root: Path = _ROOT) -> dict[str, Json]:
-    """Return what the system says of the first allowed core: CPUID numbers, threads of a core, sharers of its caches.
+    """Return the system's report on the first allowed core: CPUID numbers, threads of a core, sharers of its caches.
 
     What it does not say is left out.
     """

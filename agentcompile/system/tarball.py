@@ -1,8 +1,8 @@
 """A few files in one: a tar in xz with sorted names, no times and no owners; the same files give the same bytes.
 
-`unpack` takes files from others: it does not touch the disk, makes nothing larger than `Limits`, and refuses whatever
-`pack` would not have written: links, devices, names that lead out of the folder, a name twice, bytes at the end. Only
-the standard library is used.
+`unpack` takes files from others: it does not touch the disk, makes nothing larger than `TarballLimits`, and refuses
+what `pack` would not have written: links, devices, names that lead out of the folder, a name twice, bytes at the end.
+Only the standard library is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TarballError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TarballLimits:
     """The largest sizes and the most files that a tarball may have."""
 
     packed_bytes: int = 16 << 20
@@ -46,7 +46,7 @@ def pack(files: Mapping[str, bytes]) -> bytes:
     return lzma.compress(made.getvalue())
 
 
-def unpack(data: bytes, limits: Limits) -> dict[str, bytes]:
+def unpack(data: bytes, limits: TarballLimits) -> dict[str, bytes]:
     """Return the contents of a tarball's files by name.
 
     Raises:
@@ -55,7 +55,7 @@ def unpack(data: bytes, limits: Limits) -> dict[str, bytes]:
     return _members(_unpacked(data, limits), limits)
 
 
-def _unpacked(data: bytes, limits: Limits) -> bytes:
+def _unpacked(data: bytes, limits: TarballLimits) -> bytes:
     """Decompress the tar, to a bounded size whatever the tarball would unpack to.
 
     Raises:
@@ -76,7 +76,7 @@ def _unpacked(data: bytes, limits: Limits) -> bytes:
     return tar
 
 
-def _members(tar: bytes, limits: Limits) -> dict[str, bytes]:
+def _members(tar: bytes, limits: TarballLimits) -> dict[str, bytes]:
     """Return the contents of a tar's files by name.
 
     Each header is checked before anything after it is read, because the standard library's reader follows links, long
@@ -105,7 +105,7 @@ def _members(tar: bytes, limits: Limits) -> dict[str, bytes]:
     return found
 
 
-def _check(info: tarfile.TarInfo, limits: Limits) -> None:
+def _check(info: tarfile.TarInfo, limits: TarballLimits) -> None:
     """Check that `pack` could have written a header.
 
     Raises:

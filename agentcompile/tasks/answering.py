@@ -1,4 +1,4 @@
-"""The child's end of a pipe to the judge: one request at a time, until the pipe ends.
+"""The child's end of a pipe to the evaluator: one request at a time, until the pipe ends.
 
 Descriptors 1 and 2 are a log, so that whatever a task or a kernel prints breaks no frame.
 """
@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 
 from agentcompile.ir.codec import decode, encode
-from agentcompile.tasks.wire import Answer, Ask, Fault, Reply, Request
+from agentcompile.tasks.wire import AnswerFrame, AskFrame, ProcessFault, Reply, Request
 from agentcompile.worker.frames import Splitter, pack, write_all
 from agentcompile.worker.limits import die_with_parent, limit_process
 
@@ -32,8 +32,8 @@ def main(role: str, parent: int) -> None:
     splitter = Splitter()
     while data := os.read(requests, 1 << 16):
         for message, _ in splitter.feed(data):
-            ask: Ask = decode(Ask, message)
-            write_all(replies, pack(encode(Answer(token=ask.token, reply=_answer(handler, ask.request)))))
+            ask: AskFrame = decode(AskFrame, message)
+            write_all(replies, pack(encode(AnswerFrame(token=ask.token, reply=_answer(handler, ask.request)))))
 
 
 def _handler(role: str) -> Handler:
@@ -54,4 +54,4 @@ def _answer(handler: Handler, request: Request) -> Reply:
     try:
         return handler(request)
     except BaseException:  # noqa: BLE001 - a task may raise anything, SystemExit too
-        return Fault(error=traceback.format_exc()[-_ERROR_CHARACTERS:])
+        return ProcessFault(error=traceback.format_exc()[-_ERROR_CHARACTERS:])

@@ -1,6 +1,6 @@
 """Kernels of our own in the process of a written one, and what that one may not leave changed there.
 
-One changes inputs between timed launches (`stirring`), one reads the floating-point modes of every thread.
+One changes buffers between timed launches (`stirring`), one reads the floating-point modes of every thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agentcompile.build import Binary, Toolchain, compile
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Launch, Source
 from agentcompile.materialize import cuda, isa_flags
-from agentcompile.runtime.native import Call, Executor, Library, Program
+from agentcompile.runtime.native import Call, Executor, Library, NativeProgram
 from agentcompile.system.store import Store
 
 STIR = "stir"
@@ -24,11 +24,26 @@ _LIMIT_S = 60.0
 _TEXT = r"""
 #include <cstdint>
 #include <cstring>
-struct stir_args { int64_t* table; char* tensor; };
+struct stir_args { int64_t* table; const int64_t* places; };
 extern "C" void stir(const stir_args& a, int rank, int size) {
+    const int64_t swaps = a.places[0];
+    for (int64_t s = 0; s < swaps; ++s) {
+        const int64_t* swap = a.places + 1 + 3 * s;
+        char* __restrict x = reinterpret_cast<char*>(swap[0]);
+        char* __restrict y = reinterpret_cast<char*>(swap[1]);
+        for (int64_t i = swap[2] * rank / size; i < swap[2] * (rank + 1) / size; ++i) {
+            const char kept = x[i];
+            x[i] = y[i];
+            y[i] = kept;
+        }
+    }
     if (rank != 0) return;
-    const int64_t* change = a.table + 2 + 2 * a.table[0]++;
-    std::memcpy(a.tensor + change[0], change + 1, a.table[1]);
+    const int64_t* change = a.table + 2 + 2 * a.table[0];
+    a.table[0] += a.table[1];
+    for (int64_t i = 0; i < a.table[1]; ++i, change += 2) {
+        char* buffer = reinterpret_cast<char*>(a.places[1 + 3 * swaps + (change[0] >> 52)]);
+        std::memcpy(buffer + (change[0] & ((int64_t(1) << 48) - 1)), change + 1, change[0] >> 48 & 15);
+    }
 }
 struct modes_args { uint64_t* out; };
 extern "C" void modes(const modes_args& a, int rank, int size) {
@@ -45,27 +60,43 @@ extern "C" void modes(const modes_args& a, int rank, int size) {
 }
 """
 _DEVICE_TEXT = r"""
-struct stir_args { long long* table; char* tensor; };
+struct stir_args { long long* table; const long long* places; };
 extern "C" __global__ void stir(const __grid_constant__ stir_args a) {
-    const long long* change = a.table + 2 + 2 * a.table[0]++;
-    const char* bytes = (const char*)(change + 1);
-    for (long long i = 0; i < a.table[1]; ++i) a.tensor[change[0] + i] = bytes[i];
+    const long long swaps = a.places[0], made = a.table[0], rows = a.table[1];
+    for (long long s = 0; s < swaps; ++s) {
+        const long long* swap = a.places + 1 + 3 * s;
+        char* x = (char*)swap[0];
+        char* y = (char*)swap[1];
+        for (long long i = threadIdx.x; i < swap[2]; i += blockDim.x) {
+            const char kept = x[i];
+            x[i] = y[i];
+            y[i] = kept;
+        }
+    }
+    for (long long at = threadIdx.x; at < rows; at += blockDim.x) {
+        const long long* change = a.table + 2 + 2 * (made + at);
+        char* place = (char*)a.places[1 + 3 * swaps + (change[0] >> 52)] + (change[0] & ((1ll << 48) - 1));
+        const char* bytes = (const char*)(change + 1);
+        for (long long i = 0; i < (change[0] >> 48 & 15); ++i) place[i] = bytes[i];
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) a.table[0] = made + rows;
 }
 """
-DEVICE_STIR = Launch(entry=STIR, arguments=("table", "tensor"), grid=("1",), block=("1",))
-"""The launch of our own kernel on a device, one thread."""
+DEVICE_STIR = Launch(entry=STIR, arguments=("table", "places"), grid=("1",), block=("256",))
+"""The launch of our own kernel on a device, one block."""
 _FACTS = {"Umask": "umask", "SigBlk": "blocked signals", "SigIgn": "signal handlers", "SigCgt": "signal handlers",
           "Threads": "threads"}  # fmt: skip
 """Lines of /proc/self/status, and what they are called."""
 
 
 def build_attendants(store: Store, toolchain: Toolchain, target: Target) -> Path:
-    """Build our own kernels; on a device there is but the one that changes inputs.
+    """Build our own kernels; on a device there is but the one that changes buffers.
 
     Raises:
         RuntimeError: the compiler cannot build them.
     """
-    launches = (Launch(entry=STIR, arguments=("table", "tensor")), Launch(entry=_MODES, arguments=("out",)))
+    launches = (Launch(entry=STIR, arguments=("table", "places")), Launch(entry=_MODES, arguments=("out",)))
     source = Source(language="cpp", text=_TEXT, launches=launches, workspaces=(), flags=isa_flags(target))
     if backend_of(target.kind).own_memory:
         flags = cuda.flags(target)
@@ -76,13 +107,13 @@ def build_attendants(store: Store, toolchain: Toolchain, target: Target) -> Path
     return Path(made.path).resolve()
 
 
-class Watch:
+class LaunchWatch:
     """What a launch that only computes does not change in its process: modes, signals, threads, descriptors, umask."""
 
     def __init__(self, library: Library, executor: Executor) -> None:
         self._modes = (ctypes.c_uint64 * executor.threads)()
         call = Call.of(library, _MODES, [ctypes.addressof(self._modes)])
-        self._read = Program(executor, [call])
+        self._read = NativeProgram(executor, [call])
         self._before = self._state()
 
     def changed(self) -> str:

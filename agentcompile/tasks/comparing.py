@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from agentcompile.tasks.inputs import rms
-from agentcompile.tasks.tally import Tally
+from agentcompile.tasks.tally import TaskTally
 from agentcompile.validate.rig import same_bits
 from agentcompile.validate.tolerance import ROUNDING_SLACK, ROW_ELEMENTS, TINY, rounding
 
@@ -51,7 +51,7 @@ class Expected:
     """PyTorch's result with TF32 on, where it is timed with it."""
 
 
-def compare(tally: Tally, y: Tensor, expected: Expected, label: str) -> None:
+def compare(tally: TaskTally, y: Tensor, expected: Expected, label: str) -> None:
     """Check one output; `label` names the inputs without telling what they are."""
     where = f"{label}: {expected.name}"
     if not expected.reference.is_floating_point():
@@ -75,7 +75,7 @@ def compare(tally: Tally, y: Tensor, expected: Expected, label: str) -> None:
         fast = expected.fast.double()
         errors.append(torch.where(finite & fast.isfinite(), fast - reference, 0.0) * (TF32_RATIO / ratio))
     step = rounding(torch.where(finite, reference, 0.0).abs(), expected.dtype)
-    # Where one element is nearly all of a row, as in a softmax, PyTorch's error is that one's, and may be zero by luck.
+    # Where one element is nearly all of a row, as in a softmax, PyTorch's error is that one's, which may be 0.
     row = torch.stack([_row_rms(one) for one in (*errors, step)]).amax(0)
     allowed = ROUNDING_SLACK * step + ratio * PEAK * row + TINY
     over = error.abs() / allowed
@@ -97,9 +97,9 @@ class Outputs:
     """
 
     def __init__(self) -> None:
-        self._first: dict[str, tuple[Tensor, Tally]] = {}
+        self._first: dict[str, tuple[Tensor, TaskTally]] = {}
 
-    def examine(self, tally: Tally, y: Tensor, expected: Expected, label: str) -> bool:
+    def examine(self, tally: TaskTally, y: Tensor, expected: Expected, label: str) -> bool:
         """Check one output; return whether it has the bits that it had after the first launch."""
         if expected.name not in self._first:
             self._first[expected.name] = y.clone(), _compared(y, expected, label)
@@ -109,8 +109,8 @@ class Outputs:
         return same
 
 
-def _compared(y: Tensor, expected: Expected, label: str) -> Tally:
-    tally = Tally()
+def _compared(y: Tensor, expected: Expected, label: str) -> TaskTally:
+    tally = TaskTally()
     compare(tally, y, expected, label)
     return tally
 
@@ -123,7 +123,7 @@ def _row_rms(error: Tensor) -> Tensor:
     return (square.mean() if square.numel() else square.sum()).sqrt().expand_as(error)
 
 
-def _not_finite(tally: Tally, y: Tensor, rounded: Tensor, own: Tensor, where: str) -> None:
+def _not_finite(tally: TaskTally, y: Tensor, rounded: Tensor, own: Tensor, where: str) -> None:
     """Check that NaN and infinities are exactly where the reference, or PyTorch's own result, has them."""
     odd = ~(y.isfinite() & rounded.isfinite())
     same = (y == rounded) | (y == own) | (y.isnan() & (rounded.isnan() | own.isnan()))
@@ -138,7 +138,7 @@ def _not_finite(tally: Tally, y: Tensor, rounded: Tensor, own: Tensor, where: st
     tally.add("not_finite", float(count), 0.0, detail)
 
 
-def _indices(tally: Tally, y: Tensor, expected: Expected, where: str) -> None:
+def _indices(tally: TaskTally, y: Tensor, expected: Expected, where: str) -> None:
     same = y == expected.reference
     for other in (expected.own, *expected.moved):
         same |= y == other

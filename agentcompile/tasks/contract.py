@@ -42,7 +42,10 @@ def region_of(task: LoadedTask, shape: int = 0) -> Region:
         op="task",
         inputs=tuple(Use(value=name) for name in sources),
         outputs=made,
-        attrs=(("text", digest("task/1", told.text)), *signature.numbers),
+        attrs=(
+            ("text", digest("task/1", told.text)),
+            *((name, value if math.isfinite(value) else str(value)) for name, value in signature.numbers),
+        ),
     )
     values = tuple(
         Value(id=one.name, shape=one.shape, dtype=one.dtype, role=_VALUES[one.role], name=one.name)
@@ -100,7 +103,7 @@ def contract_of(
 ) -> Contract:
     """Return what a kernel for a task must do, and the bars to pass.
 
-    `processor` is what the system says of a CPU, `core_mhz` its clock. Nothing that was measured is in its interface,
+    `processor` is the system's report on a CPU, `core_mhz` its clock. Nothing that was measured is in its interface,
     so that a session which goes on later asks the same questions.
 
     Raises:

@@ -1,6 +1,6 @@
 """What a right kernel for a task must keep to, in words: preconditions, the inputs that are tried, the tolerance.
 
-In: what a task's process told. Out: JSON, from the same numbers by which kernels are judged.
+In: what a task's process told. Out: JSON, from the same numbers by which kernels are evaluated.
 """
 
 from __future__ import annotations
@@ -27,16 +27,24 @@ def preconditions(told: Loaded) -> list[Json]:
 
 def magnitudes(told: Loaded) -> str:
     """Return which inputs are tried, as far as a sum or an exponential may overflow or lose digits."""
-    factors = ", ".join(f"{one:g}" for one in SCALES)
+    factors = ", ".join(f"{one:g}" for one in told.scales)
+    left = [f"the factor {one:g}" for one in SCALES if one not in told.scales]
+    left += [] if told.nudges else ["a change of single elements"]
+    nudge = (
+        f"; once at most {NUDGED} elements x of each become -2 * x + s, where s is the standard deviation of the input"
+        if told.nudges
+        else ""
+    )
+    without = f". The model itself fails with {', '.join(left)}, so that this is not tried" if left else ""
     text = (
-        f"floating-point inputs are drawn by get_inputs() and multiplied by one of {factors}; once at most {NUDGED} "
-        "elements x of each become -2 * x + s, where s is the standard deviation of the input. Parameters are those of "
+        f"floating-point inputs are drawn by get_inputs() and multiplied by one of {factors}{nudge}{without}. "
+        "Parameters are those of "
         f"the model, each times exp({JITTER:g} * n) with n normal and |n| <= {FURTHEST:g}; those that are all zero "
         f"become {JITTER:g} * n. Nothing larger or smaller is tried: where PyTorch's own float32 sums are finite at "
         "these, so must be the kernel's, and no second path for larger numbers is needed. What the text guards against "
         "by itself, as a softmax that subtracts its maximum, a kernel guards against too"
     )
-    more = ", ".join(f"{one:g}" for one in SHAPE_CASES)
+    more = ", ".join(f"{one:g}" for one in SHAPE_CASES if one in told.scales)
     return text + (f". At other extents the factors are {more}" if len(told.signatures) > 1 else "")
 
 

@@ -15,7 +15,7 @@ import torch
 
 from agentcompile.runtime.device_step import captured
 from agentcompile.runtime.sites import Action
-from agentcompile.tasks.graphs import Batches
+from agentcompile.tasks.graphs import GraphBatches
 from agentcompile.tasks.loading import LoadedModel, fault_of
 from agentcompile.tasks.precision import tf32
 from agentcompile.tasks.stirring import warm_up
@@ -32,7 +32,7 @@ class DeviceArms:
 
     def __init__(self, loaded: LoadedModel, seed: int) -> None:
         self._loaded, self._seed = loaded, seed
-        self._arms: dict[str, Batches] = {}
+        self._arms: dict[str, GraphBatches] = {}
         self._sets: list[list[Any]] = []
 
     def make(self, name: str) -> str:
@@ -50,7 +50,7 @@ class DeviceArms:
             except Exception as error:
                 raise fault_of(error, name, Path(self._loaded.path), self._loaded.device) from error
             graphs = _captures(self._launches(run, 1))
-        self._arms[name] = Batches(lambda count: self._launches(run, count), graphs=graphs)
+        self._arms[name] = GraphBatches(lambda count: self._launches(run, count), graphs=graphs)
         return "" if graphs else ONE_BY_ONE
 
     def timed(self, name: str, batch: int) -> Timed:

@@ -19,10 +19,10 @@ from agentcompile.system.exhausted import exhausted, first_line
 from agentcompile.tasks.arena import mapped
 from agentcompile.tasks.attending import DEVICE_STIR
 from agentcompile.tasks.enclosing import enclose
-from agentcompile.tasks.graphs import Batches
+from agentcompile.tasks.graphs import GraphBatches
 from agentcompile.tasks.mirror import Mirror
-from agentcompile.tasks.stirring import TABLE, warm_up
-from agentcompile.tasks.wire import BindDevice, Done, Fault, Launch, Reply, Request, Timed, TimeKernel
+from agentcompile.tasks.stirring import TABLE, Stirred, places_of, warm_up
+from agentcompile.tasks.wire import BindDevice, Done, LaunchKernel, ProcessFault, Reply, Request, Timed, TimeKernel
 from agentcompile.worker.gpu_launch import Buffers, bind_all
 
 
@@ -33,7 +33,8 @@ class DeviceRunner:
         self._mirrors: list[Mirror] = []
         self._calls: list[list[Call]] = []
         self._stirs: list[Call] = []
-        self._batches: dict[bool, Batches] = {}
+        self._places: list[torch.Tensor] = []
+        self._batches: dict[tuple[bool, bool], GraphBatches] = {}
 
     def handle(self, request: Request) -> Reply:
         """Answer a request.
@@ -45,17 +46,17 @@ class DeviceRunner:
             try:
                 self._prepare(request)
             except (AgentCompileError, AssertionError, RuntimeError) as error:  # no kernel is loaded yet
-                return Fault(error=f"{request.device} cannot be used: {first_line(error)}", environment=True)
+                return ProcessFault(error=f"{request.device} cannot be used: {first_line(error)}", environment=True)
         try:
             return self._answered(request)
         except (AgentCompileError, RuntimeError) as error:  # a kernel takes no memory of a device but what it is given
-            return Fault(error=first_line(error), environment=exhausted(error) == "gpu")
+            return ProcessFault(error=first_line(error), environment=exhausted(error) == "gpu")
 
     def _answered(self, request: Request) -> Reply:
         match request:
             case BindDevice():
                 self._bind(request)
-            case Launch():
+            case LaunchKernel():
                 self._launch(request)
             case TimeKernel():
                 return self._timed(request)
@@ -72,16 +73,14 @@ class DeviceRunner:
         torch.zeros(1, device="cuda")  # makes the device's context current in this thread
         self._mirrors = [Mirror(file, one) for file, one in zip(request.arenas, addresses, strict=True)]
         if request.stirred:
-            own = Module(Path(request.attendants))
-            self._stirs = [
-                Call.of(
-                    own,
-                    DEVICE_STIR,
-                    [one.buffers[TABLE].data_ptr(), one.buffers[request.stirred].data_ptr()],
-                    dependent=False,
-                )
-                for one in self._mirrors
-            ]
+            own, ports = Module(Path(request.attendants)), Stirred(elements=request.stirred, swapped=request.swapped)
+            nbytes = {block.name: block.nbytes for block in request.arenas[0].blocks}
+            first = {name: self._mirrors[0].buffers[name] for name in request.shared}
+            for one in self._mirrors:
+                held = {name: tensor.data_ptr() for name, tensor in {**one.buffers, **first}.items()}
+                places = torch.tensor(places_of(ports, held, nbytes), device="cuda")
+                self._places.append(places)
+                self._stirs.append(Call.of(own, DEVICE_STIR, [held[TABLE], places.data_ptr()], dependent=False))
 
     def _bind(self, request: BindDevice) -> None:
         module, source, region = Module(Path(request.binary)), request.source, request.region
@@ -101,16 +100,20 @@ class DeviceRunner:
             turn = [pairs[at % len(pairs)] for at in range(count)]
             return _queue([call for stir, calls in turn for call in (stir, *calls)])
 
-        # A launch reads no memory that nothing was written to, and no change of an input beyond the last one.
-        self._batches = {False: Batches(launches, ready=self._load)}
+        def changes(count: int) -> Action:
+            return _queue([self._stirs[at % len(self._stirs)] for at in range(count)])
+
+        # A launch reads no memory that nothing was written to, and no change of a buffer beyond the last one.
+        self._batches = {(False, True): GraphBatches(launches, ready=self._load)}
         if self._stirs:
-            self._batches[True] = Batches(stirred, ready=self._load)
+            self._batches[True, True] = GraphBatches(stirred, ready=self._load)
+            self._batches[True, False] = GraphBatches(changes, ready=self._load)
 
     def _load(self) -> None:
         for mirror in self._mirrors:
             mirror.load()
 
-    def _launch(self, request: Launch) -> None:
+    def _launch(self, request: LaunchKernel) -> None:
         mirror = self._mirrors[request.arena]
         mirror.load()
         launch = _queue(self._calls[request.arena])
@@ -120,9 +123,9 @@ class DeviceRunner:
         mirror.store()
 
     def _timed(self, request: TimeKernel) -> Timed:
-        batches = self._batches[request.stirred]
+        batches = self._batches[request.stirred, request.launched]
         warm, shown = batches.of(warm_up(request.batch)), request.shown or request.stirred
-        batches.of(request.batch)  # a capture launches, too, and what follows counts the changes of inputs
+        batches.of(request.batch)  # a capture launches, too, and what follows counts the changes of buffers
 
         def before() -> None:
             if shown:

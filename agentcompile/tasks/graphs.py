@@ -1,7 +1,7 @@
 """Batches of launches on a device as graphs, and their time by events around the replay.
 
 PyTorch's arms and written kernels are timed by this one way: the device is kept busy until a batch is queued, then the
-batch runs between two events (see `worker.gpu_timing.Stopwatch`).
+batch runs between two events (see `worker.gpu_timing.DeviceTimer`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 from agentcompile.runtime.device_step import captured
 from agentcompile.runtime.sites import Action
 from agentcompile.tasks.wire import Timed
-from agentcompile.worker.gpu_timing import Stopwatch
+from agentcompile.worker.gpu_timing import DeviceTimer
 
 MOST_LAUNCHES = 1 << 10
 """The most launches in one graph; longer batches replay it several times. It is a multiple of the sets."""
 
 
-class Batches:
+class GraphBatches:
     """Graphs of so many launches of one arm, each captured when it is asked for first."""
 
     def __init__(self, launches: Callable[[int], Action], *, graphs: bool = True, ready: Action = lambda: None) -> None:
@@ -30,7 +30,7 @@ class Batches:
         """
         self._launches, self._graphs, self._first, self._ready = launches, graphs, launches(1), ready
         self._known: dict[int, Action] = {}
-        self._watch = Stopwatch()
+        self._watch = DeviceTimer()
 
     def of(self, count: int) -> Action:
         """Return what queues `count` launches; it is captured now, unless it was before."""

@@ -6,8 +6,9 @@ what is expected there.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +20,44 @@ from agentcompile.backends import backend_of
 from agentcompile.ops.reference import DTYPES as TORCH_DTYPES
 from agentcompile.tasks.arena import ArenaView
 from agentcompile.tasks.comparing import Expected, Outputs
-from agentcompile.tasks.inputs import SHAPE_SCALES, nudged, randomised
+from agentcompile.tasks.inputs import SHAPE_SCALES, moved, nudged_tree, randomised
 from agentcompile.tasks.loading import LoadedModel, TaskFault
 from agentcompile.tasks.precision import exact, tf32
 from agentcompile.tasks.signing import Signed, sign
-from agentcompile.tasks.stirring import MOST, TABLE, applied, fill, rows_of, table_numbers
-from agentcompile.tasks.tally import Tally
+from agentcompile.tasks.stirring import (
+    TABLE,
+    Changing,
+    Stirred,
+    applied,
+    fill,
+    in_order,
+    noisy,
+    shuffled,
+    spoilt,
+    steps_of,
+    stirred,
+    table_numbers,
+    twin,
+)
+from agentcompile.tasks.tally import TaskTally
 from agentcompile.tasks.torch_arms import Arms, TorchArms
 from agentcompile.tasks.wire import (
     Attach,
-    Baseline,
     Done,
     Draw,
     Examine,
     Examined,
     Load,
     Loaded,
+    MakeBaseline,
     Pattern,
-    Refused,
     Renew,
     Reply,
     Request,
     Signature,
     Spoil,
     Stir,
+    TaskRefused,
     TimeBaseline,
 )
 from agentcompile.validate.arena import poison
@@ -55,7 +70,7 @@ _MOVES = 2
 
 @dataclass(slots=True)
 class _Held:
-    """What one arena holds."""
+    """The tensors of one arena and the results that are expected in it."""
 
     view: ArenaView
     label: str = ""
@@ -65,8 +80,14 @@ class _Held:
     """Private copies of inputs and parameters by port."""
     expected: list[Expected] = field(default_factory=list)
     outputs: Outputs = field(default_factory=Outputs)
-    changes: tuple[str, Tensor] = ("", torch.zeros(0, 2, dtype=torch.int64))
-    """An input, and the changes of it that were listed."""
+    changes: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 2, dtype=torch.int64))
+    """What was listed to be changed before each launch."""
+    twins: dict[str, Tensor] = field(default_factory=dict)
+    """What inputs are exchanged with before each launch."""
+    batch: int = 0
+    """The launches for which changes were listed, but for those that are run before."""
+    drawn: _Held | None = None
+    """What was known of the arena as it was drawn, where changes were made since."""
 
 
 class TaskHost:
@@ -101,14 +122,14 @@ class TaskHost:
                     self._renew(self._held[request.arena], undo=request.undo)
                 case Examine():
                     return self._examine(self._held[request.arena])
-                case Baseline():
+                case MakeBaseline():
                     return Done(note=self._torch.make(request.name))
                 case TimeBaseline():
                     return self._torch.timed(request.name, request.batch)
                 case _:
                     raise TypeError(f"not for the process of a task: {request.kind}")
         except TaskFault as fault:
-            return Refused(error=fault.error, hint=fault.hint)
+            return TaskRefused(error=fault.error, hint=fault.hint)
         return Done()
 
     def _load(self, request: Load) -> Loaded:
@@ -141,14 +162,29 @@ class TaskHost:
         return self._task.told.signatures[self._attach.shape]
 
     def _draw(self, request: Draw) -> None:
-        """Draw a case into an arena; `TaskFault` comes through from the task's own functions."""
+        """Draw a case into an arena.
+
+        Where the model fails on inputs that were scaled or nudged, which it did not at first, plain ones are drawn.
+
+        Raises:
+            TaskFault: it comes through from the task's own functions.
+        """
+        try:
+            self._drawn(request)
+        except TaskFault:
+            if request.scale == 1.0 and not request.nudged:
+                raise
+            self._drawn(replace(request, scale=1.0, nudged=False))
+
+    def _drawn(self, request: Draw) -> None:
         held, task = self._held[request.arena], self._task
         generator = torch.Generator().manual_seed(request.seed)
+        at = None if self._attach is None or self._attach.shape == 0 else SHAPE_SCALES[task.at[self._attach.shape]]
+        drawn = task.loaded.inputs(request.seed, request.scale, at)
         if request.nudged:
-            held.inputs = [_each(one, lambda tensor: nudged(tensor, generator)) for one in held.inputs]
+            held.inputs = nudged_tree(held.inputs, drawn, generator)
         else:
-            at = None if self._attach is None or self._attach.shape == 0 else SHAPE_SCALES[task.at[self._attach.shape]]
-            held.inputs = task.loaded.inputs(request.seed, request.scale, at)
+            held.inputs = drawn
             held.parameters = randomised(task.loaded.base, generator) if request.randomised else task.loaded.base
         held.label = request.label
         held.sources = dict(zip(self._names("input"), _tensors_of(held.inputs), strict=True))
@@ -162,10 +198,13 @@ class TaskHost:
         task = self._task
         task.loaded.set_parameters(held.parameters)
         try:
-            own = task.loaded.run(_copies(held.inputs))
+            own = task.loaded.run(held.inputs)
             fast = self._fast(held)
             reference = task.wide(held.inputs) if task.told.wide else own
-            moved = [self._moved(held, generator) for _ in range(_MOVES)]
+            moved = list[list[Tensor]]()
+            for _ in range(_MOVES):
+                with contextlib.suppress(TaskFault):  # at the end of an operator's domain there is nothing beyond
+                    moved.append(self._moved(held, generator))
         finally:
             task.loaded.set_parameters(task.loaded.base)
         facts = self._signature.of("output")
@@ -186,7 +225,7 @@ class TaskHost:
         if not self._task.told.tf32:
             return []
         with tf32():
-            return self._task.loaded.run(_copies(held.inputs))
+            return self._task.loaded.run(held.inputs)
 
     def _moved(self, held: _Held, generator: torch.Generator) -> list[Tensor]:
         """Return the reference at inputs and parameters that moved by float32's rounding, or by float64's."""
@@ -216,27 +255,69 @@ class TaskHost:
             poison(buffer, "zero" if space.zeroed else pattern)
 
     def _stir(self, request: Stir) -> None:
-        held = self._held[request.arena]
+        held, ports = self._held[request.arena], self._stirred
+        self._renew(held, undo=True)
+        generator = torch.Generator().manual_seed(request.seed)
+        steps = min(steps_of(request.batch, len(self._held), request.arena), ports.most_steps)
         table = held.view.buffer(TABLE, torch.int64, (table_numbers(),))
-        source, generator = held.sources[request.port].cpu(), torch.Generator().manual_seed(request.seed)
-        fill(table, source, min(request.steps, MOST), generator)
-        held.changes = request.port, rows_of(table, min(request.steps, MOST))
+        held.changes = fill(table, [self._changing(held, name) for name in ports.elements], steps, generator)
+        held.batch = request.batch
+        if ports.swapped:
+            drawn = dict(zip(self._names("input"), _tensors_of(self._task.loaded.inputs(request.seed)), strict=True))
+            held.twins = {name: drawn[name].contiguous().clone() for name in ports.swapped}
+        for name, tensor in held.twins.items():
+            held.view.buffer(twin(name), tensor.dtype, tuple(tensor.shape)).copy_(tensor)
+
+    def _changing(self, held: _Held, name: str) -> Changing:
+        assert self._attach is not None
+        if name in self._names("input"):
+            return shuffled(held.sources[name].cpu())
+        if name in self._names("parameter"):
+            flat = held.sources[name].cpu().reshape(-1)
+            zeros = bool((flat == 0).all())
+            return Changing(numel=flat.numel(), draw=lambda places, given: moved(flat[places], given, zeros=zeros))
+        if name in self._names("output"):
+            return spoilt(next(one.own for one in held.expected if one.name == name).cpu())
+        space = next(one for one in self._attach.scratch if one.name == name)
+        return noisy(space.dtype, space.elements)
 
     def _renew(self, held: _Held, *, undo: bool) -> None:
-        port, rows = held.changes
+        ports, inputs, parameters = self._stirred, self._names("input"), self._names("parameter")
+        changed = [name for name in (*ports.elements, *ports.swapped) if name in held.sources]
         if undo:
-            self._buffer(held, port).copy_(held.sources[port])
+            if (drawn := held.drawn) is not None:
+                held.inputs, held.parameters, held.sources = drawn.inputs, drawn.parameters, drawn.sources
+                held.expected, held.outputs, held.drawn = drawn.expected, drawn.outputs, None
+            for name in changed:
+                self._buffer(held, name).copy_(held.sources[name])
             return
-        changed = applied(rows, held.sources[port].cpu()).to(self._task.loaded.device)
+        held.drawn, held.sources = replace(held), dict(held.sources)
+        everywhere = in_order([one.changes for one in self._held], held.batch)  # all launches share the parameters
+        for at, name in enumerate(ports.elements):
+            if name in held.sources:
+                rows = held.changes if name in inputs else everywhere
+                held.sources[name] = applied(rows, at, held.sources[name].cpu()).to(self._task.loaded.device)
+        for name, tensor in held.twins.items() if len(held.changes) % 2 else ():
+            held.sources[name] = tensor
+        if held is not self._held[0]:
+            for name in parameters:
+                self._buffer(held, name).copy_(self._buffer(self._held[0], name))
         leaves, spec = pytree.tree_flatten(list(held.inputs))
         tensors = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
-        leaves[tensors[self._names("input").index(port)]] = changed.clone()
+        for at, name in zip(tensors, inputs, strict=True):
+            leaves[at] = held.sources[name].clone() if name in changed else leaves[at]
         held.inputs = pytree.tree_unflatten(leaves, spec)
-        held.sources[port] = changed
-        held.expected, held.outputs = self._expected(held, torch.Generator().manual_seed(len(rows))), Outputs()
+        held.parameters = [held.sources[name] for name in parameters]
+        generator = torch.Generator().manual_seed(len(held.changes))
+        held.expected, held.outputs = self._expected(held, generator), Outputs()
+
+    @property
+    def _stirred(self) -> Stirred:
+        assert self._attach is not None
+        return stirred(self._signature, self._attach.scratch, whole=not self._task.told.nudges)
 
     def _examine(self, held: _Held) -> Examined:
-        tally = Tally()
+        tally = TaskTally()
         assert self._attach is not None
         broken = held.view.broken()
         tally.claim("memory", not broken, f"{held.label}: something was written around {', '.join(broken)}")
@@ -282,7 +363,3 @@ def _tensors_of(inputs: Sequence[Any]) -> list[Tensor]:
 
 def _each(value: Any, change: Any) -> Any:
     return pytree.tree_map(lambda one: change(one) if isinstance(one, Tensor) else one, value)
-
-
-def _copies(inputs: Sequence[Any]) -> list[Any]:
-    return [_each(one, torch.clone) for one in inputs]

@@ -11,10 +11,12 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from agentcompile.ir.digest import digest
 
@@ -31,7 +33,7 @@ JITTER, FURTHEST = 0.2, 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class TaskCase:
     """One set of inputs for a kernel that is checked."""
 
     label: str
@@ -48,21 +50,23 @@ def seed_of(*parts: int | str) -> int:
     return int(digest("task-inputs/1", *parts)[:15], 16)
 
 
-def cases(seed: int, shape: int) -> Iterator[Case]:
+def cases(seed: int, shape: int, scales: Sequence[float] = SCALES, *, nudges: bool = True) -> Iterator[TaskCase]:
     """Yield the cases of one check: every scale, both arenas, model and random parameters, and inputs hardly changed.
 
+    A factor that is not among the task's `scales` is 1 instead, and without `nudges` no inputs are hardly changed.
     Each arena is visited several times with other inputs, so that a result which is kept by address or by a part of
     the content is wrong the next time.
     """
-    order = list(SCALES) if shape == 0 else list(SHAPE_CASES)
+    order = [one if one in scales else 1.0 for one in (SCALES if shape == 0 else SHAPE_CASES)]
     random.Random(seed).shuffle(order)
     for number, scale in enumerate((*order, *order[:2])):
         own = seed_of(seed, shape, number)
         label = f"inputs {number + 1}" + (f" at boundary shape {shape}" if shape else "")
-        case = Case(label=label, arena=number % 2, seed=own, scale=scale, randomised=number != 0)
+        case = TaskCase(label=label, arena=number % 2, seed=own, scale=scale, randomised=number != 0)
         yield case
-    last = Case(label=f"{case.label}, changed in places", arena=case.arena, seed=own + 1, scale=scale, randomised=True,
-                nudged=True)  # fmt: skip
+    told = f"{case.label}, changed in places" if nudges else f"inputs, {case.label}, again"
+    last = TaskCase(label=told, arena=case.arena, seed=own + 1, scale=scale, randomised=True,
+                nudged=nudges)  # fmt: skip
     yield last
 
 
@@ -79,18 +83,27 @@ def scaled(tensor: Tensor, scale: float) -> Tensor:
 
 
 def nudged(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Return a copy in which a few elements, neither the first nor the last, changed places or sign."""
+    """Return a copy of floats in which a few elements, neither the first nor the last, changed."""
     copy = tensor.clone(memory_format=torch.contiguous_format)
     flat = copy.view(-1)
     if flat.numel() < 3:
-        return -copy if copy.is_floating_point() else copy
+        return -copy
     places = torch.randint(1, flat.numel() - 1, (min(NUDGED, flat.numel() - 2),), generator=generator)
-    if copy.is_floating_point():
-        flat[places] = -2 * flat[places] + flat.float().std().to(flat.dtype)
-    elif copy.dtype != torch.bool:
-        # Every value of the tensor is one that the task allows somewhere.
-        flat[places] = flat[torch.randint(0, flat.numel(), places.shape, generator=generator)]
+    flat[places] = -2 * flat[places] + flat.float().std().to(flat.dtype)
     return copy
+
+
+def nudged_tree(before: Sequence[Any], drawn: Sequence[Any], generator: torch.Generator) -> list[Any]:
+    """Return inputs whose floats are those `before`, a little changed, and whose whole numbers and masks are `drawn`.
+
+    What those may be is known to ``get_inputs`` alone: lengths that rise, places that differ.
+    """
+    leaves, spec = pytree.tree_flatten(list(before))
+    found = [
+        nudged(old, generator) if isinstance(old, Tensor) and old.is_floating_point() else new
+        for old, new in zip(leaves, pytree.tree_leaves(list(drawn)), strict=True)
+    ]
+    return list(pytree.tree_unflatten(found, spec))
 
 
 def randomised(tensors: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
@@ -99,14 +112,19 @@ def randomised(tensors: Sequence[Tensor], generator: torch.Generator) -> list[Te
     A constant that is positive stays positive, as a variance must; zeros become noise; what is not finite, or zero in
     a tensor of several values, as in a mask, is left alone.
     """
-    return [_moved(tensor, generator) if tensor.is_floating_point() else tensor for tensor in tensors]
+    zeros = [tensor.is_floating_point() and bool((tensor == 0).all()) for tensor in tensors]
+    return [
+        moved(tensor, generator, zeros=zero) if tensor.is_floating_point() else tensor
+        for tensor, zero in zip(tensors, zeros, strict=True)
+    ]
 
 
-def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
+def moved(tensor: Tensor, generator: torch.Generator, *, zeros: bool) -> Tensor:
+    """Return elements of a parameter, all of which is `zeros` or not, as `randomised` moves them."""
     noise = torch.randn(tensor.shape, generator=generator).to(tensor.device)
     wide = tensor.float()
     finite = wide.isfinite()
-    if bool((wide == 0).all()):
+    if zeros:
         return (JITTER * noise).to(tensor.dtype)
     jitter = torch.exp(JITTER * noise.clamp(-FURTHEST, FURTHEST))
     return torch.where(finite, wide * jitter, wide).to(tensor.dtype)

@@ -24,11 +24,11 @@ from agentcompile.ir.trial import Crashed, Disturbed, NumericReport, Stage, Time
 from agentcompile.sandbox import device_nodes
 from agentcompile.system.store import Store
 from agentcompile.tasks.arena import ArenaOwner, Side, close_all
-from agentcompile.tasks.inputs import Case, cases
+from agentcompile.tasks.inputs import TaskCase, cases
 from agentcompile.tasks.load import LoadedTask
 from agentcompile.tasks.process import Child
-from agentcompile.tasks.stirring import TABLE, stirred_input, table_numbers
-from agentcompile.tasks.tally import Tally
+from agentcompile.tasks.stirring import Stirred, sizes_of, stirred
+from agentcompile.tasks.tally import TaskTally
 from agentcompile.tasks.wire import (
     ArenaFile,
     Attach,
@@ -38,11 +38,11 @@ from agentcompile.tasks.wire import (
     Draw,
     Examine,
     Examined,
-    Fault,
     KernelRequest,
-    Launch,
+    LaunchKernel,
     Order,
     Pattern,
+    ProcessFault,
     Reply,
     Scratch,
     Spoil,
@@ -134,9 +134,10 @@ class KernelProcess:
         self.changed, self.took_ns = "", 0
         """What the kernel left changed in its process, and what the last timed launches took of a core, or there."""
         self._stage: Stage = "measure" if timed else "validate"
-        self.stirred = stirred_input(task.told.signatures[built.shape]) if timed else ""
-        """The input that may be changed between timed launches; "" for none."""
-        sizes = built.sizes | ({TABLE: 8 * table_numbers()} if self.stirred else {})
+        signature = task.told.signatures[built.shape]
+        self.stirred = stirred(signature, built.scratch, whole=not task.told.nudges) if timed else Stirred()
+        """What is changed between timed launches."""
+        sizes = built.sizes | (sizes_of(signature, self.stirred) if timed else {})
         self._owners = [ArenaOwner(sizes, _side(at, timed=timed, on_device=self.on_device)) for at in range(sets)]
         try:
             files = tuple(owner.file for owner in self._owners)
@@ -170,7 +171,8 @@ class KernelProcess:
                 shared=shared,
                 fenced=shop.fenced,
                 attendants=str(shop.attendants),
-                stirred=self.stirred,
+                stirred=self.stirred.elements,
+                swapped=self.stirred.swapped,
             )
         assert shop.executor is not None, "kernels for a host need one"
         return Bind(
@@ -183,7 +185,8 @@ class KernelProcess:
             memory_bytes=self._task.limits.memory_bytes,
             fenced=shop.fenced,
             attendants=str(shop.attendants),
-            stirred=self.stirred,
+            stirred=self.stirred.elements,
+            swapped=self.stirred.swapped,
         )
 
     @property
@@ -193,14 +196,15 @@ class KernelProcess:
 
     def launch(self, arena: int, *, repeat: int = 1, order: Order = "threads") -> None:
         """Launch it; `KernelDeath` when that hangs or crashes."""
-        self._ask(Launch(arena=arena, repeat=repeat, order=order), self._task.limits.launch_s)
+        self._ask(LaunchKernel(arena=arena, repeat=repeat, order=order), self._task.limits.launch_s)
 
-    def interval(self, batch: int, *, stirred: bool = False, shown: bool = False) -> Interval:
-        """Time a batch, with an input changed before each launch where `stirred`; `KernelDeath` as in `launch`.
+    def interval(self, batch: int, *, stirred: bool = False, launched: bool = True, shown: bool = False) -> Interval:
+        """Time a batch, with buffers changed before each launch where `stirred`; `KernelDeath` as in `launch`.
 
-        `shown`: its results are looked at. A device's copies of the inputs stay as they are otherwise.
+        Without `launched` these changes are made alone. `shown`: its results are looked at. A device's copies of the
+        inputs stay as they are otherwise.
         """
-        request = TimeKernel(batch=batch, stirred=stirred, shown=shown or not self._given)
+        request = TimeKernel(batch=batch, stirred=stirred, launched=launched, shown=shown or not self._given)
         told = self._ask(request, self._task.limits.measure_s)
         self._given = True
         assert isinstance(told, Timed)
@@ -221,10 +225,10 @@ class KernelProcess:
                 raise KernelDeath(Crashed(stage=stage, signal=outcome.signal, detail=outcome.detail))
             case Expired():
                 raise KernelDeath(TimedOut(stage=stage, limit_s=outcome.limit_s))
-            case Fault(environment=True):
+            case ProcessFault(environment=True):
                 hint = "agentcompile doctor says what devices are there; end what else uses this one"
                 raise AgentCompileError(outcome.error, exit_code=ExitCode.ENVIRONMENT, hint=hint)
-            case Fault():
+            case ProcessFault():
                 raise KernelDeath(Crashed(stage=stage, signal=0, detail=outcome.error))
             case Done() | Timed():
                 self.changed = self.changed or outcome.changed
@@ -256,7 +260,7 @@ def running(
 
 def validate(task: LoadedTask, built: Built, shop: Workshop, seed: int) -> NumericReport | Death:
     """Check a kernel on every case of its shape, until one fails."""
-    tally, planned, done = Tally(), list(cases(seed, built.shape)), 0
+    tally, planned, done = TaskTally(), list(cases(seed, built.shape, task.told.scales, nudges=task.told.nudges)), 0
     try:
         with running(task, built, shop, sets=2) as kernel:
             while done < len(planned) and tally.ok:
@@ -269,7 +273,7 @@ def validate(task: LoadedTask, built: Built, shop: Workshop, seed: int) -> Numer
     return tally.report(cases=done, repeats=len(_PASSES))
 
 
-def _checked(task: LoadedTask, kernel: KernelProcess, case: Case, tally: Tally) -> None:
+def _checked(task: LoadedTask, kernel: KernelProcess, case: TaskCase, tally: TaskTally) -> None:
     draw_into(task, case)
     for pattern, order in _PASSES:
         task.ask(Spoil(arena=case.arena, pattern=pattern), task.limits.check_s)
@@ -280,7 +284,7 @@ def _checked(task: LoadedTask, kernel: KernelProcess, case: Case, tally: Tally) 
             return
 
 
-def _many(task: LoadedTask, kernel: KernelProcess, case: Case, tally: Tally) -> None:
+def _many(task: LoadedTask, kernel: KernelProcess, case: TaskCase, tally: TaskTally) -> None:
     """Launch it many times in a row, and check the last result."""
     begin = time.monotonic()
     kernel.launch(case.arena)
@@ -291,12 +295,12 @@ def _many(task: LoadedTask, kernel: KernelProcess, case: Case, tally: Tally) -> 
     examine(task, case.arena, tally)
 
 
-def still(kernel: KernelProcess, tally: Tally) -> None:
+def still(kernel: KernelProcess, tally: TaskTally) -> None:
     """Add whether a kernel left its process as it was."""
     tally.claim("process-state", not kernel.changed, f"left changed: {kernel.changed}")
 
 
-def draw_into(task: LoadedTask, case: Case) -> None:
+def draw_into(task: LoadedTask, case: TaskCase) -> None:
     """Draw a case into its arena."""
     draw = Draw(
         arena=case.arena,
@@ -309,7 +313,7 @@ def draw_into(task: LoadedTask, case: Case) -> None:
     task.ask(draw, task.limits.check_s)
 
 
-def examine(task: LoadedTask, arena: int, tally: Tally) -> None:
+def examine(task: LoadedTask, arena: int, tally: TaskTally) -> None:
     """Add what the task's process sees in an arena."""
     told = task.ask(Examine(arena=arena), task.limits.check_s)
     assert isinstance(told, Examined)

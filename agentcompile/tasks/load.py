@@ -17,7 +17,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.kind import TASK
 from agentcompile.tasks.files import digest_of
 from agentcompile.tasks.process import Child
-from agentcompile.tasks.wire import Fault, Load, Loaded, Refused, Reply, TaskRequest
+from agentcompile.tasks.wire import Load, Loaded, ProcessFault, Reply, TaskRefused, TaskRequest
 from agentcompile.worker.process import Expired, Lost
 
 
@@ -108,9 +108,9 @@ class LoadedTask:
             case Expired():
                 text = f"{self.path}: {_DOING[request.kind]} took longer than {outcome.limit_s:g} s"
                 raise AgentCompileError(text, hint="nothing in a task may wait; make its tensors smaller if it is slow")
-            case Refused():
+            case TaskRefused():
                 raise AgentCompileError(f"{self.path}: {outcome.error}", hint=outcome.hint)
-            case Fault():
+            case ProcessFault():
                 last = outcome.error.strip().rpartition("\n")[2]
                 words = ("can't allocate memory", "MemoryError", "out of memory")
                 memory = any(one in outcome.error for one in words)

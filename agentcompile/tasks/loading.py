@@ -69,6 +69,7 @@ class LoadedModel:
         model = self._guarded("Model(*get_init_inputs())", lambda: made(*values, **named))
         self.model = self._guarded("Model.to(device)", lambda: moved(model.eval().requires_grad_(False), self.device))
         self.tensors = list(_tensors(self.model))
+        separate([tensor for _, tensor in self.tensors])
         self.base = [tensor.detach().clone() for _, tensor in self.tensors]
         self.wide = self._guarded("Model.double()", lambda: _widened(self.model))
         self.wide_tensors = [tensor for _, tensor in _tensors(self.wide)]
@@ -99,18 +100,21 @@ class LoadedModel:
         return [scaled_tree(one, scale) for one in there]
 
     def run(self, inputs: Sequence[Any], *, wide: bool = False) -> list[Tensor]:
-        """Return the outputs of the model, or of its copy in float64, as a flat list.
+        """Return the outputs of the model, or of its copy in float64, as a flat list of tensors of their own.
+
+        The model gets copies: it may change its inputs in place.
 
         Raises:
             TaskFault: it fails, or gives something else than tensors.
         """
         model = self.wide if wide else self.model
+        own = [pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, one) for one in inputs]
         with torch.inference_mode():
-            made = self._guarded("Model.forward", lambda: model(*inputs))
+            made = self._guarded("Model.forward", lambda: model(*own))
         leaves = pytree.tree_leaves(made)
         if not leaves or not all(isinstance(one, Tensor) for one in leaves):
             raise TaskFault("Model.forward gives something else than tensors", "return a tensor or a tuple of tensors")
-        return [one.detach() for one in leaves]
+        return [one.detach().clone() for one in leaves]  # what is a parameter, or a view of one, changes later
 
     def set_parameters(self, values: Sequence[Tensor]) -> None:
         """Give the model and its copy in float64 these parameters and buffers."""
@@ -212,7 +216,7 @@ def _module(path: Path, device: torch.device) -> types.ModuleType:
     return module
 
 
-def _places(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield every distinct tensor that a model holds, plain attributes included, by qualified name."""
     seen = set[int]()
     for path, module in model.named_modules():
@@ -221,32 +225,51 @@ def _places(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, Tensor]]:
         for name, tensor in own.items():
             if tensor is not None and id(tensor) not in seen and name not in _SKIPPED:
                 seen.add(id(tensor))
-                yield f"{path}.{name}" if path else name, module, name, tensor
-
-
-def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from ((qualified, tensor) for qualified, _, _, tensor in _places(model))
+                yield f"{path}.{name}" if path else name, tensor
 
 
 def moved(model: nn.Module, device: torch.device) -> nn.Module:
     """Move a model with all that it holds to a device; tensors that several modules share stay one tensor."""
+    _change_held(model, lambda tensor: tensor.to(device))
+    return model.to(device)
+
+
+def _change_held(model: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
+    """Replace buffers and plain tensors of a model; those that are the same tensor stay the same."""
     there = dict[int, tuple[Tensor, Tensor]]()  # the first of each pair is kept, so that no other has its number
     for module in model.modules():
         held: tuple[dict[str, Any], ...] = (module._buffers, vars(module))
         for names in held:
             for name, tensor in names.items():
                 if isinstance(tensor, Tensor):
-                    names[name] = there.setdefault(id(tensor), (tensor, tensor.to(device)))[1]
-    return model.to(device)
+                    names[name] = there.setdefault(id(tensor), (tensor, change(tensor)))[1]
+
+
+def separate(tensors: Sequence[Tensor]) -> None:
+    """Give those that overlap themselves, or one another, dense storage of their own: each is a port and changes alone.
+
+    Tensors stay the same objects, so that a parameter that several modules share stays one.
+    """
+    spans = [_span(tensor) for tensor in tensors]
+    for at, tensor in enumerate(tensors):
+        begin, end = spans[at]
+        own = end - begin >= tensor.numel() * tensor.element_size()
+        alone = all(end <= other[0] or other[1] <= begin for to, other in enumerate(spans) if to != at)
+        if tensor.numel() and not (own and alone):
+            tensor.data = tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """Return where the bytes of a tensor begin and end."""
+    last = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size() if tensor.numel() else 0
 
 
 def _widened(model: nn.Module) -> nn.Module:
     """Return a copy of the model in float64."""
-    wide = copy.deepcopy(model).double()
-    for _, module, name, tensor in list(_places(wide)):
-        if tensor.is_floating_point() and name in vars(module):
-            object.__setattr__(module, name, tensor.double())
-    return wide
+    wide = copy.deepcopy(model)
+    _change_held(wide, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
+    return wide.double()
 
 
 def placed(value: Any, device: torch.device) -> Any:

@@ -21,8 +21,8 @@ from agentcompile.sandbox import require
 from agentcompile.system.probe import core_mhz, processor
 from agentcompile.tasks.attending import build_attendants
 from agentcompile.tasks.contract import contract_of, language_for, region_of, residency_of
+from agentcompile.tasks.evaluating import TaskEvaluator
 from agentcompile.tasks.inputs import seed_of
-from agentcompile.tasks.judging import TaskJudge
 from agentcompile.tasks.kernel import Workshop
 from agentcompile.tasks.load import LoadedTask, TaskLimits
 from agentcompile.tasks.timing import COMPILED, Baselines, baselines, timed_arms
@@ -36,7 +36,7 @@ class OpenedTask:
     task: LoadedTask
     contract: Contract
     baselines: Baselines
-    judge: TaskJudge
+    evaluator: TaskEvaluator
 
 
 @contextmanager
@@ -116,5 +116,5 @@ def gated(
     def retake(known: Baselines) -> Baselines:
         return timed_arms(task, tuple(known.us), known.failed, known.notes, residency=residency, seed=seed)
 
-    judge = TaskJudge(task, contract, bar, shop, seed=seed_of(seed, "judge"), confirms=confirms, retake=retake)
-    return OpenedTask(here=here, task=task, contract=contract, baselines=bar, judge=judge)
+    evaluator = TaskEvaluator(task, contract, bar, shop, seed=seed_of(seed, "judge"), confirms=confirms, retake=retake)
+    return OpenedTask(here=here, task=task, contract=contract, baselines=bar, evaluator=evaluator)

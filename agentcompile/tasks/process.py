@@ -1,4 +1,4 @@
-"""The judge's end of a child process: start it, ask it, wait with a limit, kill it with its process group."""
+"""The evaluator's end of a child process: start it, ask it, wait with a limit, kill it with its process group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Literal, Self
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.options import passed_on
-from agentcompile.tasks.wire import Answer, Ask, Reply, Request
+from agentcompile.tasks.wire import AnswerFrame, AskFrame, Reply, Request
 from agentcompile.worker.frames import FrameError, Splitter, pack, write_all
 from agentcompile.worker.process import OUTSIDE, Expired, Lost, clean
 
@@ -88,7 +88,7 @@ class Child:
             return Lost(signal=0, detail="the process was dead already")
         token, deadline = secrets.token_hex(8), time.monotonic() + limit_s
         try:
-            write_all(self._requests.fileno(), pack(encode(Ask(token=token, request=request))))
+            write_all(self._requests.fileno(), pack(encode(AskFrame(token=token, request=request))))
         except OSError:
             return self._lost("")
         while True:
@@ -102,7 +102,7 @@ class Child:
                 return self._lost("")
             try:
                 for message, _ in self._splitter.feed(data):
-                    answer: Answer = decode(Answer, message)
+                    answer: AnswerFrame = decode(AnswerFrame, message)
                     if answer.token != token:
                         return self._lost("an answer that nobody asked for")
                     return answer.reply

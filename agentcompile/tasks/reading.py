@@ -7,7 +7,7 @@ from pathlib import Path
 
 from agentcompile.catalog import load
 from agentcompile.catalog.aliases import KERNEL_FILES
-from agentcompile.catalog.discover import MANIFEST, MAX_SOURCE_BYTES
+from agentcompile.catalog.discover import MANIFEST
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Written, WrittenLanguage
 from agentcompile.ir.kind import KindFacts
@@ -16,21 +16,15 @@ from agentcompile.ir.scope import region_dtype
 from agentcompile.ir.template import Template
 from agentcompile.ir.trial import Finding
 from agentcompile.ops.layouts import LAYOUTS
-from agentcompile.refine.points import MAX_MANIFEST_CHARACTERS, finding
+from agentcompile.refine.points import finding, unreadable
 
 
 def read(
     written: Written, region: Region, facts: KindFacts, language: WrittenLanguage
 ) -> Template | tuple[Finding, ...]:
     """Return the template that the texts make for a task, or why they make none."""
-    for name, text, most in (
-        ("template.toml", written.manifest, MAX_MANIFEST_CHARACTERS),
-        ("the kernel", written.kernel, MAX_SOURCE_BYTES),
-    ):
-        if len(text) > most:
-            return (finding("size", f"{name} has {len(text)} characters; at most {most} are read"),)
-        if not _is_text(text):
-            return (finding("text", f"{name} holds a lone surrogate or a NUL character, which is no text"),)
+    if (first := next(unreadable(written), None)) is not None:
+        return (first,)
     with tempfile.TemporaryDirectory(prefix="written-") as root:
         folder = Path(root) / region.kind / written.variant
         folder.mkdir(parents=True)
@@ -45,11 +39,3 @@ def read(
     if any(found.layout(port.name) != "row-major" for port in region.ports):
         return (finding("layout", "a task's buffers are row-major: leave `layouts` out"),)
     return found
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in text

@@ -7,15 +7,16 @@ process alone.
 from __future__ import annotations
 
 import ctypes
+import time
 from pathlib import Path
 
 from agentcompile.measure.clock import core_ns, interval, settle
-from agentcompile.runtime.native import Call, Executor, Library, Program
+from agentcompile.runtime.native import Call, Executor, Library, NativeProgram
 from agentcompile.tasks.arena import mapped
-from agentcompile.tasks.attending import STIR, Watch
+from agentcompile.tasks.attending import STIR, LaunchWatch
 from agentcompile.tasks.enclosing import enclose, restrict
-from agentcompile.tasks.stirring import TABLE, warm_up
-from agentcompile.tasks.wire import Bind, Done, Launch, Reply, Request, Timed, TimeKernel
+from agentcompile.tasks.stirring import TABLE, Stirred, places_of, warm_up
+from agentcompile.tasks.wire import Bind, Done, LaunchKernel, Reply, Request, Timed, TimeKernel
 
 _MOST_CALLS = 1 << 14
 """The most launches in one list; longer batches repeat it."""
@@ -29,8 +30,9 @@ class Runner:
         self._threads = 1
         self._executor: Executor | None = None
         self._stirs: list[Call] = []
-        self._watch: Watch | None = None
-        self._programs: dict[tuple[int, bool], tuple[Program, int]] = {}
+        self._places = list[ctypes.Array[ctypes.c_int64]]()
+        self._watch: LaunchWatch | None = None
+        self._programs: dict[tuple[int, bool, bool], tuple[NativeProgram, int]] = {}
 
     def handle(self, request: Request) -> Reply:
         """Answer a request.
@@ -42,11 +44,11 @@ class Runner:
             case Bind():
                 self._bind(request)
                 return Done(changed=self._changed())
-            case Launch():
+            case LaunchKernel():
                 self._launch(request)
                 return Done(changed=self._changed())
             case TimeKernel():
-                return self._timed(request.batch, request.stirred)
+                return self._timed(request)
             case _:
                 raise TypeError(f"not for the process of a kernel: {request.kind}")
 
@@ -60,20 +62,27 @@ class Runner:
         self._executor.start()
         attendants = Library(Path(request.attendants))
         if request.stirred:
-            self._stirs = [Call.of(attendants, STIR, [one[TABLE], one[request.stirred]]) for one in addresses]
+            ports = Stirred(elements=request.stirred, swapped=request.swapped)
+            nbytes = {block.name: block.nbytes for block in request.arenas[0].blocks}
+            listed = [places_of(ports, one, nbytes) for one in addresses]
+            self._places = [(ctypes.c_int64 * len(one))(*one) for one in listed]
+            self._stirs = [
+                Call.of(attendants, STIR, [one[TABLE], ctypes.addressof(places)])
+                for one, places in zip(addresses, self._places, strict=True)
+            ]
         restrict(fenced=request.fenced)
-        self._watch = Watch(attendants, self._executor)
+        self._watch = LaunchWatch(attendants, self._executor)
         library = Library(Path(request.binary))
         self._calls = [
             [Call.of(library, entry, [one[name] if name else 0 for name in names]) for entry, names in request.launches]
             for one in addresses
         ]
 
-    def _launch(self, request: Launch) -> None:
+    def _launch(self, request: LaunchKernel) -> None:
         calls = self._calls[request.arena]
         if request.order == "threads":
             assert self._executor is not None
-            Program(self._executor, calls).run(request.repeat)
+            NativeProgram(self._executor, calls).run(request.repeat)
             return
         kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
         ranks = range(self._threads) if request.order == "forwards" else reversed(range(self._threads))
@@ -83,14 +92,16 @@ class Runner:
             for rank in order:
                 kernel(call.address)(ctypes.addressof(pointers), rank, self._threads)
 
-    def _timed(self, batch: int, stirred: bool) -> Timed:
-        warm, _ = self._program(warm_up(batch), stirred)
-        program, repeat = self._program(batch, stirred)
+    def _timed(self, request: TimeKernel) -> Timed:
+        stirred, launched = request.stirred, request.launched
+        warm, _ = self._program(warm_up(request.batch), stirred, launched)
+        program, repeat = self._program(request.batch, stirred, launched)
         settle()
         warm.run()
-        before = sum(core_ns())
+        before, begun = sum(core_ns()), time.perf_counter_ns()
         found = interval(lambda: program.time(repeat, 1)[0])
-        took_ns = sum(core_ns()) - before
+        # This thread may sleep until another rank is done, while no core is taken and the time passes.
+        took_ns = max(time.perf_counter_ns() - begun, sum(core_ns()) - before)
         settle()
         return Timed(interval=found, took_ns=took_ns, changed=self._changed())
 
@@ -98,16 +109,17 @@ class Runner:
         assert self._watch is not None
         return self._watch.changed()
 
-    def _program(self, batch: int, stirred: bool) -> tuple[Program, int]:
+    def _program(self, batch: int, stirred: bool, launched: bool) -> tuple[NativeProgram, int]:
         """Return a list of launches that walk over the arenas, and how often it is run."""
-        if (batch, stirred) not in self._programs:
+        if (batch, stirred, launched) not in self._programs:
             assert self._executor is not None
             length = batch
             repeat = 1
             if batch > _MOST_CALLS:
                 length = len(self._calls)
                 repeat = max(1, batch // length)
-            lists = [[*self._stirs[at : at + 1], *own] if stirred else own for at, own in enumerate(self._calls)]
+            own = self._calls if launched else [[] for _ in self._calls]
+            lists = [[*self._stirs[at : at + 1], *one] if stirred else one for at, one in enumerate(own)]
             calls = [call for at in range(length) for call in lists[at % len(lists)]]
-            self._programs[batch, stirred] = Program(self._executor, calls), repeat
-        return self._programs[batch, stirred]
+            self._programs[batch, stirred, launched] = NativeProgram(self._executor, calls), repeat
+        return self._programs[batch, stirred, launched]

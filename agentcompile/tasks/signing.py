@@ -17,12 +17,15 @@ from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
 from agentcompile.backends import backend_of
-from agentcompile.tasks.inputs import SHAPE_SCALES, varied
+from agentcompile.tasks.inputs import SCALES, SHAPE_CASES, SHAPE_SCALES, nudged_tree, varied
 from agentcompile.tasks.loading import DTYPES, LEAVE_DEVICES, LoadedModel, TaskFault, identifiers, widened_tree
 from agentcompile.tasks.wire import Loaded, Signature, TensorFact, TensorRole
 
 _REPEATED = 1e-4
 """How far two runs on the same inputs may be apart, relative to the largest element."""
+
+_NUDGES = 4
+"""The nudges of inputs at each scale that a model must survive."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,17 +52,19 @@ def sign(loaded: LoadedModel, seed: int) -> Signed:
     """Return what the task asks for.
 
     Raises:
-        TaskFault: no kernel can be judged by it.
+        TaskFault: no kernel can be evaluated by it.
     """
     inputs, again, other = loaded.inputs(seed), loaded.inputs(seed), loaded.inputs(seed + 1)
     if any(varied(one, two) for one, two in zip(_leaves(inputs), _leaves(again), strict=False)):
         text = "get_inputs() gives other tensors although every generator has the same seed"
         raise TaskFault(text, "draw with torch, numpy or random, and from no clock or system")
+    _same_numbers(inputs, other)
     outputs = loaded.run(inputs)
     signatures, at = [_signature(loaded, inputs, outputs, other)], dict[int, int]()
     _sound(loaded, inputs, outputs, other)
     for place, scale in enumerate(SHAPE_SCALES if loaded.varies else ()):
         small, next_one = loaded.inputs(seed, at=scale), loaded.inputs(seed + 1, at=scale)
+        _same_numbers(small, next_one)
         found = _signature(loaded, small, loaded.run(small), next_one)
         if [one.name for one in found.tensors] != [one.name for one in signatures[0].tensors]:
             text = f"get_inputs_at({scale}) gives other inputs than get_inputs()"
@@ -68,6 +73,9 @@ def sign(loaded: LoadedModel, seed: int) -> Signed:
             at[len(signatures)] = place
             signatures.append(found)
     runs_wide, note = _wide(loaded, inputs)
+    shapes = [None, *(SHAPE_SCALES[place] for place in at.values())]
+    scales = tuple(scale for scale in SCALES if scale == 1.0 or _survives(loaded, seed, scale, shapes))
+    nudges = all(_survives(loaded, seed, scale, shapes[:1], nudge=True) for scale in scales)
     told = Loaded(
         text=loaded.path.read_text(encoding="utf-8", errors="replace"),
         signatures=tuple(signatures),
@@ -75,9 +83,40 @@ def sign(loaded: LoadedModel, seed: int) -> Signed:
         touched_bytes=_touched(loaded, inputs, outputs),
         wide=runs_wide,
         note=note,
+        scales=scales,
+        nudges=nudges,
         tf32=backend_of(str(loaded.device)).own_memory,
     )
     return Signed(loaded=loaded, told=told, at=at)
+
+
+def _survives(
+    loaded: LoadedModel, seed: int, scale: float, shapes: Sequence[float | None], *, nudge: bool = False
+) -> bool:
+    """Return whether the model gives results for inputs times `scale`: its operators may ask for probabilities."""
+    generator = torch.Generator().manual_seed(seed)
+    try:
+        for at in shapes:
+            given = loaded.inputs(seed + 2, scale if at is None or scale in SHAPE_CASES else 1.0, at)
+            for _ in range(_NUDGES if nudge else 1):
+                loaded.run(nudged_tree(given, given, generator) if nudge else given)
+    except TaskFault:
+        return False
+    return True
+
+
+def _same_numbers(inputs: list[Any], other: list[Any]) -> None:
+    """Check that inputs which are no tensors are constants: a kernel is compiled for them."""  # noqa: DOC501
+    one, two = pytree.tree_flatten(inputs), pytree.tree_flatten(other)
+    if one[1] != two[1]:
+        raise TaskFault("get_inputs() gives inputs of another structure at every call", "give as many each time")
+    for at, (value, next_value) in enumerate(zip(one[0], two[0], strict=True)):
+        known = isinstance(value, Tensor) or (isinstance(value, (bool, int, float, str)) and value == value)
+        if known and (isinstance(value, Tensor) != isinstance(next_value, Tensor)):
+            raise TaskFault(f"input {at} is a tensor at some calls alone", "give the same kinds of inputs each time")
+        if known and not isinstance(value, Tensor) and value != next_value:
+            text = f"input {at} is {value!r} at one call of get_inputs() and {next_value!r} at the next"
+            raise TaskFault(text, "a number is a constant of the kernel: give the same one each time, or a tensor")
 
 
 def _sound(loaded: LoadedModel, inputs: list[Any], outputs: list[Tensor], other: list[Any]) -> None:

@@ -19,7 +19,7 @@ from agentcompile.ir.trial import Incorrect
 from agentcompile.measure import POLICY, Policy, usual_ns
 from agentcompile.measure.clock import core_ns, quantum_ns
 from agentcompile.measure.rounds import Arm, run_rounds
-from agentcompile.tasks.inputs import Case, seed_of
+from agentcompile.tasks.inputs import TaskCase, seed_of
 from agentcompile.tasks.kernel import (
     Built,
     Death,
@@ -33,9 +33,9 @@ from agentcompile.tasks.kernel import (
 )
 from agentcompile.tasks.load import LoadedTask
 from agentcompile.tasks.rotation import FEW_SETS, LARGE_BYTES, SETS
-from agentcompile.tasks.stirring import MOST, steps_of, warm_up
-from agentcompile.tasks.tally import Tally
-from agentcompile.tasks.wire import Baseline, Done, Renew, Spoil, Stir, TimeBaseline, Timed
+from agentcompile.tasks.stirring import warm_up
+from agentcompile.tasks.tally import TaskTally
+from agentcompile.tasks.wire import Done, MakeBaseline, Renew, Spoil, Stir, TimeBaseline, Timed
 
 EAGER = "pytorch"
 COMPILED = ("torch.compile", "torch.compile max-autotune")
@@ -54,7 +54,7 @@ _DEVICE_STIR_NS = 10_000
 _CLOCK_NS, _LONGEST = 25_000_000, 256
 """The clock is checked in an interval of about this length, and of so many batches at most."""
 _SLOW, _OWN_NS = 1.5, 12_000_000
-"""What that interval took of a core is at most this multiple of what was measured, and a tick or what asking takes."""
+"""What passed in that interval is at most this multiple of what was measured, and a tick or what asking takes."""
 
 
 class TorchArm:
@@ -75,9 +75,9 @@ class KernelArm:
 
     def __init__(self, task: LoadedTask, kernel: KernelProcess, sets: int, seed: int) -> None:
         self._task, self._kernel, self._sets = task, kernel, sets
-        self.tally, self._taken, self._seed = Tally(), 0, seed
+        self.tally, self._taken, self._seed = TaskTally(), 0, seed
         for at in range(sets):
-            case = Case(label="timed inputs", arena=at, seed=seed_of(seed, at), scale=1.0, randomised=False)
+            case = TaskCase(label="timed inputs", arena=at, seed=seed_of(seed, at), scale=1.0, randomised=False)
             draw_into(task, case)
 
     def interval(self, batch: int) -> Interval:
@@ -101,59 +101,76 @@ class KernelArm:
     def audit(self, batch: int) -> None:
         """Check what times were made of: by a clock that runs right, and of work that is done at every launch.
 
-        Most launches of a batch see inputs again. Here every launch sees others: a kernel that keeps results, or leaves
+        Most launches of a batch see inputs again. Here every launch sees other inputs and parameters, and outputs and
+        workspaces that were spoilt in places: a kernel that keeps results, or what it made of parameters, or leaves
         outputs that look right as they are, is slow then, or wrong.
         """
         usual = self._timed(batch)
-        if self._kernel.stirred:
-            self._stirred(min(batch, MOST * self._sets // 2))
-        longer = max(1, min(math.ceil(_CLOCK_NS * batch / max(usual.ns, 1)), _LONGEST * batch))
+        self._stirred(min(batch, max(1, self._kernel.stirred.most_steps * self._sets // 2)))
+        most = _LONGEST * batch
+        longer = max(1, min(math.ceil(_CLOCK_NS * batch / max(usual.ns, 1)), most))
         self._spoil(longer)
         least, told = math.inf, ""
         for _ in range(_TRIES):
-            before, _ = core_ns(self._kernel.pid)
-            found = self._timed(longer, shown=True)
-            ran_ns, whole_ns = core_ns(self._kernel.pid)[0] - before, found.ns + found.ns * warm_up(longer) // longer
-            took_ns = self._kernel.took_ns
-            share = took_ns / (_SLOW * found.ns + _OWN_NS)
-            if not self._kernel.on_device:  # there the process copies and queues, too, and none of that is a kernel's
-                share = max(share, ran_ns / (_SLOW * whole_ns + _OWN_NS))
+            found, share = self._clocked(longer)
+            while found.ns < _CLOCK_NS // 2 and longer < most:  # what is usual was taken at a busy moment
+                longer = min(2 * longer, most)
+                self._spoil(longer)
+                found, share = self._clocked(longer)
             if share < least:
-                least, told = share, f"{took_ns} ns of a core were taken for what was measured as {found.ns} ns"
+                least, told = share, f"{self._kernel.took_ns} ns passed for what was measured as {found.ns} ns"
             if least <= 1.0:
                 break
         self.tally.add("clock", least, 1.0, told)
         for at in range(min(longer, self._sets)):
             examine(self._task, at, self.tally)
 
-    def _stirred(self, batch: int) -> None:
-        least, told, honest = math.inf, "", False
+    def _clocked(self, batch: int) -> tuple[Interval, float]:
+        """Run and time a batch, and return what other clocks saw as a share of what they may have seen."""
+        before, _ = core_ns(self._kernel.pid)
+        found = self._timed(batch, shown=True)
+        ran_ns, whole_ns = core_ns(self._kernel.pid)[0] - before, found.ns + found.ns * warm_up(batch) // batch
+        share = self._kernel.took_ns / (_SLOW * found.ns + _OWN_NS)
+        if not self._kernel.on_device:  # there the process copies and queues, too, and none of that is a kernel's
+            share = max(share, ran_ns / (_SLOW * whole_ns + _OWN_NS))
+        return found, share
+
+    def _stirred(self, most: int) -> None:
+        least, told, honest, usual_ns = math.inf, "", False, math.inf
         for tried in range(_TRIES):
-            usual = self._timed(batch)
-            for at in range(self._sets):
-                seed, steps = seed_of(self._seed, "stir", tried, at), steps_of(batch, self._sets, at)
-                stir = Stir(arena=at, port=self._kernel.stirred, steps=steps, seed=seed)
-                self._task.ask(stir, self._task.limits.check_s)
+            # No kernel knows how many launches there are, and so which is the last one, of which the result counts.
+            batch = most - seed_of(self._seed, "batch", tried) % (most // 2 + 1)
+            # What a kernel was seen to take counts: one that is slow, but right, once it has seen a change is no other.
+            usual_ns = min(usual_ns, self._timed(batch).ns / batch)
+            self._list_changes(batch, tried)
+            alone, _ = self._once(batch, stirred=True, launched=False)
+            self._list_changes(batch, tried)
             changed, steady = self._once(batch, stirred=True)  # once: what is listed to be changed suffices for that
-            looked = seed_of(self._seed, "stirred", tried) % min(batch, self._sets)  # a reference may take seconds
-            for at in range(self._sets):
-                self._task.ask(Renew(arena=at, undo=at != looked), self._task.limits.check_s)
+            looked = (batch - 1) % self._sets  # parameters are those of the last launch; a reference may take seconds
+            self._task.ask(Renew(arena=looked), self._task.limits.check_s)
             examine(self._task, looked, self.tally)
+            for at in range(self._sets):
+                self._task.ask(Renew(arena=at, undo=True), self._task.limits.check_s)
             if not self.tally.ok:
                 return
             if not steady:
                 continue
             honest = True
             change_ns = _DEVICE_STIR_NS if self._kernel.on_device else _STIR_NS
-            share = changed.ns / (_SEEN * usual.ns + change_ns * batch)
+            share = changed.ns / (_SEEN * (usual_ns * batch + alone.ns) + change_ns * batch)
             if share < least:
                 least = share
-                told = f"{changed.ns / batch:.0f} ns a launch where inputs change, {usual.ns / batch:.0f} ns where not"
+                told = f"{changed.ns / batch:.0f} ns a launch where buffers change, {usual_ns:.0f} ns where not"
             if least <= 1.0:
                 break
         self.tally.claim("clock", honest, _CLOCK_FAULT)
         if honest:
             self.tally.add("fresh inputs", least, 1.0, told)
+
+    def _list_changes(self, batch: int, tried: int) -> None:
+        for at in range(self._sets):
+            stir = Stir(arena=at, batch=batch, seed=seed_of(self._seed, "stir", tried, at))
+            self._task.ask(stir, self._task.limits.check_s)
 
     def _timed(self, batch: int, *, shown: bool = False) -> Interval:
         for _ in range(_TRIES):
@@ -163,13 +180,15 @@ class KernelArm:
         self.tally.claim("clock", honest, _CLOCK_FAULT)
         return found
 
-    def _once(self, batch: int, *, stirred: bool = False, shown: bool = False) -> tuple[Interval, bool]:
+    def _once(
+        self, batch: int, *, stirred: bool = False, launched: bool = True, shown: bool = False
+    ) -> tuple[Interval, bool]:
         """Run and time a batch once; return whether its process measured no less time than passed, too.
 
         A machine that stands still for a while looks like a clock that is wrong, so that one such batch proves nothing.
         """
         delayed, begin = self._delays_ns(), time.perf_counter_ns()
-        found = self._kernel.interval(batch, stirred=stirred, shown=shown)
+        found = self._kernel.interval(batch, stirred=stirred, launched=launched, shown=shown)
         # On a busy machine either process stands ready without a core before the interval, in it, and after it.
         seen_ns = time.perf_counter_ns() - begin - (self._delays_ns() - delayed)
         if self._kernel.on_device:  # its process, which is ours, also captures and copies
@@ -235,7 +254,7 @@ def baselines(
 
 def _made(task: LoadedTask, name: str, limit_s: float, names: list[str], notes: dict[str, str]) -> None:
     """Make an arm, and note its name and how it is launched."""
-    told = task.ask(Baseline(name=name), limit_s)
+    told = task.ask(MakeBaseline(name=name), limit_s)
     names.append(name)
     if isinstance(told, Done) and told.note:
         notes[name] = told.note

@@ -1,4 +1,4 @@
-"""The messages between a judge and its two processes: one that holds the task, and one that runs a written kernel.
+"""The messages between an evaluator and its two processes: one that holds the task, and one that runs a written kernel.
 
 Every message is a dataclass that is encoded by `ir.codec`. The parent sends one request and waits for its reply, which
 echoes the request's random token. Buffers are no part of messages: all processes map the same files (see `arena`).
@@ -14,6 +14,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.template import Source
 from agentcompile.ir.timing import Interval
 from agentcompile.ir.trial import Check
+from agentcompile.tasks.inputs import SCALES
 
 TensorRole = Literal["input", "parameter", "output"]
 Pattern = Literal["low", "high", "nan"]
@@ -81,7 +82,7 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Load a task file; answered by `Loaded` or `Refused`."""
+    """Load a task file; answered by `Loaded` or `TaskRefused`."""
 
     kind: Literal["load"] = "load"
     path: str
@@ -106,12 +107,16 @@ class Loaded:
     wide: bool
     """Whether the model runs in float64, which makes the reference; otherwise the reference is the model as it is."""
     note: str = ""
+    scales: tuple[float, ...] = SCALES
+    """The factors on floating-point inputs for which the model gives a result."""
+    nudges: bool = True
+    """Whether the model gives one where single elements of these inputs change."""
     tf32: bool = False
     """Whether PyTorch is timed with TF32, for which the tolerance then allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class TaskRefused:
     """The task file is at fault: what is wrong, and the remedy."""
 
     kind: Literal["refused"] = "refused"
@@ -142,7 +147,7 @@ class Draw:
     randomised: bool
     """Whether parameters differ from those that the task's model begins with."""
     nudged: bool = False
-    """Whether the inputs are those before, changed in a few places."""
+    """Whether floating-point inputs are those before, changed in a few places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,18 +161,20 @@ class Spoil:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stir:
-    """List changes of one input of an arena, which the kernel's process makes, one before each launch of a batch."""
+    """List changes of an arena, which the kernel's process makes before each launch of a batch and before its warm-up.
+
+    Inputs and parameters become what they were when they were drawn.
+    """
 
     kind: Literal["stir"] = "stir"
     arena: int
-    port: str
-    steps: int
+    batch: int
     seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew:
-    """Compute what an arena must hold now that all listed changes of its input were made; or else undo them."""
+    """Compute what an arena, the last one launched on, must hold after all listed changes; or else undo them."""
 
     kind: Literal["renew"] = "renew"
     arena: int
@@ -192,8 +199,8 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Baseline:
-    """Make an arm of PyTorch: as it is, or compiled in a mode of ``torch.compile``; `Done` or `Refused`."""
+class MakeBaseline:
+    """Make an arm of PyTorch: as it is, or compiled in a mode of ``torch.compile``; `Done` or `TaskRefused`."""
 
     kind: Literal["baseline"] = "baseline"
     name: str
@@ -225,8 +232,10 @@ class Bind:
     fenced: bool
     attendants: str
     """The library of our own kernels, which make the changes of `Stir` and watch over the process."""
-    stirred: str = ""
-    """The port that is changed; empty where nothing is timed."""
+    stirred: tuple[str, ...] = ()
+    """Buffers of which elements are changed; none where nothing is timed."""
+    swapped: tuple[str, ...] = ()
+    """Inputs that are exchanged with their twins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,12 +256,14 @@ class BindDevice:
     fenced: bool
     attendants: str
     """Our own kernel, which makes the changes of `Stir`."""
-    stirred: str = ""
-    """The port that is changed; empty where nothing is timed."""
+    stirred: tuple[str, ...] = ()
+    """Buffers of which elements are changed; none where nothing is timed."""
+    swapped: tuple[str, ...] = ()
+    """Inputs that are exchanged with their twins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class LaunchKernel:
     """Launch the kernel on an arena."""
 
     kind: Literal["launch"] = "launch"
@@ -268,7 +279,9 @@ class TimeKernel:
     kind: Literal["time-kernel"] = "time-kernel"
     batch: int
     stirred: bool = False
-    """Whether an input is changed before each launch, as `Stir` listed it."""
+    """Whether buffers are changed before each launch, as `Stir` listed it."""
+    launched: bool = True
+    """Whether the kernel is launched; otherwise only these changes are made."""
     shown: bool = False
     """Whether a device's copies of the arenas are made anew before, and copied back after: somebody will look."""
 
@@ -280,7 +293,7 @@ class Timed:
     kind: Literal["timed"] = "timed"
     interval: Interval
     took_ns: int = 0
-    """What the launches took of a core, by the system's count, waiting included; on a device what passed meanwhile."""
+    """What passed while the launches ran, in ns: by a clock that is read apart from them, or by the core's count."""
     changed: str = ""
     """What a kernel left changed in its process."""
 
@@ -297,7 +310,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class ProcessFault:
     """The request raised an exception."""
 
     kind: Literal["fault"] = "fault"
@@ -306,14 +319,14 @@ class Fault:
     """Whether the machine is at fault, and not what was asked for."""
 
 
-TaskRequest = Load | Attach | Draw | Spoil | Stir | Renew | Examine | Baseline | TimeBaseline
-KernelRequest = Bind | BindDevice | Launch | TimeKernel
+TaskRequest = Load | Attach | Draw | Spoil | Stir | Renew | Examine | MakeBaseline | TimeBaseline
+KernelRequest = Bind | BindDevice | LaunchKernel | TimeKernel
 Request = TaskRequest | KernelRequest
-Reply = Loaded | Refused | Examined | Timed | Done | Fault
+Reply = Loaded | TaskRefused | Examined | Timed | Done | ProcessFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class AskFrame:
     """The JSON of a frame to a process."""
 
     token: str
@@ -321,7 +334,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AnswerFrame:
     """The JSON of a frame from a process."""
 
     token: str

@@ -1,6 +1,7 @@
 """Acceptance: the kernels of a plan are validated by the full correctness suite before they ship.
 
-In: parts of a plan, or jobs. Out: those that failed, each with a trial that the run keeps.
+In: parts of a plan, or jobs. Out: those that failed, each with a trial that the run keeps, and a warning for each that
+passed with fewer launches than a long generation makes, in this run or an earlier one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.evaluator import EvaluationJob, Evaluator, Prepared
-from agentcompile.events import Emit, RoundsProgress, TrialFinished
+from agentcompile.events import Emit, RoundsProgress, TrialFinished, Warned
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Choice, Kernel, Part, Rejected, Trial
@@ -17,7 +18,8 @@ from agentcompile.system.notes import Notes
 from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.run_trials import RunTrials
 from agentcompile.tuning.tasks import TuneTask
-from agentcompile.tuning.trial_database import TrialDatabase, accepted, note_accepted, trial_of
+from agentcompile.tuning.trial_database import TrialDatabase, accepted, missing_of, note_accepted, trial_of
+from agentcompile.validate.endurance import GENERATION, missing_launches
 
 
 class Acceptance:
@@ -36,6 +38,7 @@ class Acceptance:
     ) -> None:
         self._trials, self._jobs, self._evaluator, self._known = trials, jobs, evaluator, known
         self._notes, self._target, self._emit, self._steering = notes, target, emit, steering
+        self._told: set[str] = set()
 
     def jobs(self, parts: Iterable[Part]) -> list[EvaluationJob]:
         """Return the evaluation jobs of the kernels in `parts`; parts in PyTorch have none."""
@@ -85,8 +88,17 @@ class Acceptance:
         for done, (job, result) in enumerate(self._evaluator.prepare(self._steering.held(fresh), depth="accept")):
             self._emit(RoundsProgress(region=job.region.id, done=done, total=len(fresh)))
             if isinstance(result, Prepared):
-                note_accepted(self._notes, job, self._target)
+                note_accepted(self._notes, job, self._target, missing_launches(result.report))
             else:
                 failed.append(trial_of(job, result, "confirm"))
                 self._emit(TrialFinished(trial=failed[-1]))
+        self._warn(jobs)
         return failed
+
+    def _warn(self, jobs: Sequence[EvaluationJob]) -> None:
+        """Tell of every accepted kernel, once, how many launches of the endurance check there was no time for."""
+        for job in jobs:
+            if job.candidate.id not in self._told and (missing := missing_of(self._notes, job, self._target)):
+                self._told.add(job.candidate.id)
+                why = f"there was no time for {missing} of the launches that a generation of {GENERATION} tokens makes"
+                self._emit(Warned(text=f"{job.region.name}: {job.candidate.label} is accepted, but {why}"))

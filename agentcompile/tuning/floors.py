@@ -63,10 +63,15 @@ class Floors:
 def _least_ns(task: TuneTask, ceiling: Ceiling) -> float:
     """Return the time in ns below which a site's time is impossible.
 
-    Activations count for nothing where they may lie in the second of three caches, a core's own: the rate of the last
-    one, which all cores share, is measured, and no nearer one.
+    Bytes count for nothing where they may lie in the second of three caches, a core's own: the rate of the last one,
+    which all cores share, is measured, and no nearer one. That holds for activations, and for rows that are gathered
+    from tables, since every launch gathers some of the same ones.
     """
     region, own = task.region, task.space.target.cache_bytes[1:-1]
-    if own and 2 * region.cost.activation_bytes <= own[-1]:
-        region = replace(region, cost=replace(region.cost, activation_bytes=0))
+    far = replace(region.cost, activation_bytes=0)
+    if not region.swept:
+        far = replace(far, weight_bytes=0, state_bytes=0)
+    near = region.cost.bytes - far.bytes
+    if own and 2 * near <= own[-1]:
+        region = replace(region, cost=far)
     return region.floor_ns(ceiling, task.residency)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from agentcompile.events import Emit, Remembered
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.region import Region
-from agentcompile.ir.search_events import Memory
+from agentcompile.ir.search_events import RecalledPoint
 from agentcompile.ir.shape import Shape
 from agentcompile.ir.template import Candidate, ParamValue
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, Measured, TimedOut, Trial
@@ -34,7 +34,7 @@ Point = tuple[str, tuple[tuple[str, ParamValue], ...]]
 class Recalled:
     """What is remembered about the regions of a run; nothing by default."""
 
-    memories: Mapping[str, tuple[Memory, ...]] = field(default_factory=dict[str, tuple[Memory, ...]])
+    memories: Mapping[str, tuple[RecalledPoint, ...]] = field(default_factory=dict[str, tuple[RecalledPoint, ...]])
     """By region id: what was fast on like regions, the best first, then what failed there."""
 
     def advised(self, adviser: Callable[[str], Advice]) -> Callable[[TuneTask], Advice]:
@@ -82,11 +82,11 @@ def _near(region: Region, shapes: Mapping[str, Shape]) -> list[str]:
     return [id for _, id in found[:_LIKE]]
 
 
-def _of(task: TuneTask, near: Sequence[str], trials: Mapping[str, Sequence[Trial]]) -> tuple[Memory, ...]:
+def _of(task: TuneTask, near: Sequence[str], trials: Mapping[str, Sequence[Trial]]) -> tuple[RecalledPoint, ...]:
     """Return what is remembered about a task: the points to try first, then those to try last."""
     points = {_point(candidate): candidate for candidate in task.space}
-    first: dict[str, Memory] = {}
-    last: dict[str, Memory] = {}
+    first: dict[str, RecalledPoint] = {}
+    last: dict[str, RecalledPoint] = {}
     for region in near:
         found = [trial for trial in trials.get(region, ()) if _point(trial.candidate) in points]
         for trial in _fastest(found):
@@ -111,9 +111,9 @@ def _fastest(trials: Iterable[Trial]) -> list[Trial]:
     return [trial for (_, _), trial in sorted(kept.values(), key=lambda one: -one[0][1])]
 
 
-def _memory(trial: Trial, here: Candidate) -> Memory:
+def _memory(trial: Trial, here: Candidate) -> RecalledPoint:
     verdict = trial.verdict
-    return Memory(
+    return RecalledPoint(
         candidate=here.id,
         label=here.label,
         region=trial.candidate.region,

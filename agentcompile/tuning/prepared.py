@@ -17,7 +17,7 @@ from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import Machine, ceilings
 from agentcompile.events import Emit, RunStarted, Warned, silent
 from agentcompile.ir.advice import Advice, Question, Usage
-from agentcompile.ir.search_events import Memory
+from agentcompile.ir.search_events import RecalledPoint
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Candidate, Source
 from agentcompile.materialize import specialise
@@ -113,18 +113,17 @@ def counsel(
     options: Options,
     emit: Emit,
     spent: Usage,
-    memories: Mapping[str, tuple[Memory, ...]],
+    memories: Mapping[str, tuple[RecalledPoint, ...]],
     past: TrialDatabase | None,
 ) -> Counsel:
     """Return the source of advice about each region; a remote model, if one is configured, is asked in the background.
 
     The request tells the model the trials that `past` has of each region at this moment, and the `memories` of like
-    regions, by region id. Without `past` there is
-    nothing left to order: no model is asked, and earlier answers hold.
+    regions, by region id. Without `past` there is nothing left to order: no model is asked, and earlier answers hold.
 
     The trials are part of the request's text and of the exchange's digest, but not of the key that an answer is
-    recorded under (`Asked.key`): they depend on where a process was killed and on what the machine ran before, and an
-    answer that orders the same candidates stays applicable whatever else is known. So a first compile asks as if
+    recorded under (`PromptRegion.key`): they depend on where a process was killed and on what the machine ran before,
+    and an answer that orders the same candidates stays applicable whatever else is known. So a first compile asks as if
     nothing had been tried; a resume reuses earlier answers and asks about the other regions with all trials of the run;
     a replay finds the same exchanges whatever its machine has tried, asks no model, and looks no trials up.
     """

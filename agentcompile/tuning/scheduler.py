@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.time_budget import Left, any_time, part_of
-from agentcompile.events import Emit, TrialFinished, silent
+from agentcompile.events import Emit, TrialFinished, Warned, silent
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Residency
@@ -28,6 +29,8 @@ CONFIRM_TIMES = 1.5
 """The time to confirm the finalists of a plan's regions, as a multiple of what their first candidates took."""
 FINISH_TIMES = 1.15
 """The like for accepting a plan's kernels and timing its steps: 0.9 to 1.2 on two cores, quiet or beside two others."""
+ACCEPT_TIMES = 0.9
+"""The like for accepting them alone, where it is known how long the steps take: 0.8 to 0.9 there."""
 LEAST = 6
 """The candidates that a searched region may evaluate, however small its share of the budget."""
 STEPS_PER_CHUNK = 128
@@ -36,6 +39,28 @@ BATCH = 4
 """Regions whose first candidates are prepared at once where time may end before their turn."""
 MOST = 48
 """The most candidates that a region's search evaluates: beyond them it no longer pays, whatever the budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finishing:
+    """The seconds that a plan takes after the search."""
+
+    accept_s: float
+    """To accept its kernels; 0 where that is not known."""
+    steps_s: float
+    """To time its steps and its chunk."""
+
+
+FinishTime = Callable[[Mapping[str, float], Callable[[Region], float], Collection[str]], Finishing]
+"""Returns how long a plan takes after the search, from the best times of regions in ns and those in PyTorch; the last
+argument has the ids of regions whose best kernels need no acceptance."""
+
+
+def nothing_more(
+    best_ns: Mapping[str, float], fallback_ns: Callable[[Region], float], accepted: Collection[str]
+) -> Finishing:
+    """Return no time, for callers that accept and time no plan."""
+    return Finishing(accept_s=0.0, steps_s=0.0)
 
 
 class TaskScheduler:
@@ -57,6 +82,7 @@ class TaskScheduler:
         seed: int = 0,
         advised: Callable[[TuneTask], Advice] = lambda task: task.advice,
         estimate: Callable[[Region], float] = lambda region: float(max(region.cost.bytes, 1)),
+        finishing: FinishTime = nothing_more,
     ) -> None:
         """`seconds_left` returns how long the search may go on, `confirming` how long finalists may be timed.
 
@@ -65,13 +91,15 @@ class TaskScheduler:
         When the first is used up only first candidates that a plan needs and finalists are evaluated; when the second
         is, a finalist is timed no longer than an interval needs. `say` receives the best times of regions in ns, by id,
         whenever they may have changed. `advised` returns the advice that holds for a task now. `estimate` returns the
-        time of a site in PyTorch without measuring it; only the ratios between regions of a phase matter.
+        time of a site in PyTorch without measuring it; only the ratios between regions of a phase matter. `finishing`
+        returns how long a plan will be accepted and timed.
         """
         self._trials, self._tuner, self._baselines = trials, tuner, baselines
         self._residency: Residency = residency
         self._left, self._by_share, self._whole = seconds_left, confirming, whole
         self._steering, self._emit, self._say, self._seed = steering or Steering(), emit, say, seed
-        self._advised, self._estimate = advised, estimate
+        self._advised, self._estimate, self._finishing_of = advised, estimate, finishing
+        self._finishing = Finishing(accept_s=0.0, steps_s=0.0)
         self._first_s = 0.0
         """The seconds that the first candidates of the regions that a plan needs took."""
         self._short = False
@@ -118,7 +146,20 @@ class TaskScheduler:
 
     def _confirming(self) -> float:
         """Return how long finalists may be timed: where first candidates took long, acceptance will, too."""
-        return min(self._by_share(), self._whole() - FINISH_TIMES * self._first_s)
+        return min(self._by_share(), self._whole() - self._finish_s())
+
+    def _finish_s(self) -> float:
+        """Return the seconds in which a plan's kernels are accepted and its steps are timed."""
+        accept_s = max(ACCEPT_TIMES * self._first_s, self._finishing.accept_s)
+        return max(FINISH_TIMES * self._first_s, accept_s + self._finishing.steps_s)
+
+    def _known_before(self) -> set[str]:
+        """Return the regions whose best trial an earlier run made: most of their kernels were accepted then."""
+        best = {
+            id: min((t for t in trials if isinstance(t.verdict, Measured)), key=_median_ns, default=None)
+            for id, trials in self._trials.by_region.items()
+        }
+        return {id for id, trial in best.items() if trial is not None and trial.reused}
 
     def _untried(self, tried: Collection[str]) -> tuple[TuneTask, ...]:
         return tuple(task for id, task in self._trials.tasks.items() if id not in tried)
@@ -147,6 +188,10 @@ class TaskScheduler:
         to the time that the adviser expects at best. On a busy machine the search ends sooner: confirming takes longer.
         """
         best = {**{task.region.id: self.fallback_ns(task.region) for task in chosen}, **self.best_ns()}
+        self._finishing = self._finishing_of(best, self.fallback_ns, self._known_before())
+        if (late := self._finish_s() - self._whole()) > 0:
+            took = f"about {self._finish_s():.0f} s on this machine as it is: {late:.0f} s more than `seconds` leaves"
+            self._emit(Warned(text=f"to accept the kernels of a plan and to time its steps takes {took}"))
         room = {task.region.id: math.sqrt(_room(task, best[task.region.id], self._advised(task))) for task in chosen}
         left, total = max(budget - self._trials.candidates, 0), sum(room.values())
         to_come = total
@@ -231,6 +276,11 @@ class TaskScheduler:
         like = [one for one in tried if one.regime.phase == region.regime.phase]
         ratios = [self._baselines.of(one, self._residency) / self._estimate(one) for one in like]
         return self._estimate(region) * (statistics.median(ratios) if ratios else 1.0)
+
+
+def _median_ns(trial: Trial) -> int:
+    assert isinstance(trial.verdict, Measured)
+    return trial.verdict.measurement.median_ns
 
 
 def _room(task: TuneTask, best_ns: float, advice: Advice) -> float:

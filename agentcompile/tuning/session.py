@@ -17,7 +17,7 @@ from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.prepared import PreparedModel
 from agentcompile.tuning.ranker import Ranker
 from agentcompile.tuning.run_trials import RunTrials
-from agentcompile.tuning.scheduler import TaskScheduler
+from agentcompile.tuning.scheduler import FinishTime, TaskScheduler, nothing_more
 from agentcompile.tuning.step_candidates import StepCandidates
 from agentcompile.tuning.tasks import Consulting, TuneTask
 from agentcompile.tuning.trial_database import TrialDatabase
@@ -48,12 +48,13 @@ def tuning_session(
     say: Callable[[Mapping[str, float]], None] = lambda best: None,
     strategy: str = "",
     consult: Consulting | None = None,
+    finishing: FinishTime = nothing_more,
 ) -> TuningSession:
     """Return a session without trials.
 
     `advised` returns the advice that holds for a task now. `say` receives the best times of regions in ns, by id,
     whenever they may have changed. `strategy` is the name of the search strategy, with its settings, for events.
-    `consult` asks a model what to try next.
+    `consult` asks a model what to try next. `finishing` returns how long a plan will be accepted and timed.
     """
     target, notes = prepared.here.target, Notes(prepared.here.store)
     jobs = JobMaker(target)
@@ -76,6 +77,7 @@ def tuning_session(
         seed=seed,
         advised=advised,
         estimate=Estimates(ceiling=prepared.ceiling, residency=prepared.prefill.residency, rankings={}).fallback_ns,
+        finishing=finishing,
     )
     candidates = StepCandidates(trials, tuner, ranker, advised)
     return TuningSession(

@@ -185,9 +185,24 @@ def accepted(notes: Notes, job: EvaluationJob, target: Target) -> bool:
     return notes.get(accepted_key(job.source.digest, job.region.id, target.digest)) == _claims(job)
 
 
-def note_accepted(notes: Notes, job: EvaluationJob, target: Target) -> None:
-    """Note that a kernel passed the full correctness suite."""
-    notes.renew(accepted_key(job.source.digest, job.region.id, target.digest), _claims(job))
+def note_accepted(notes: Notes, job: EvaluationJob, target: Target, missing: int = 0) -> None:
+    """Note that a kernel passed the full correctness suite, and how many of its launches there was no time for."""
+    key = accepted_key(job.source.digest, job.region.id, target.digest)
+    if missing:
+        notes.renew(missing_key(key), missing)
+    else:
+        notes.drop(missing_key(key))
+    notes.renew(key, _claims(job))
+
+
+def missing_of(notes: Notes, job: EvaluationJob, target: Target) -> int:
+    """Return how many launches of the suite there was no time for when a kernel was accepted."""
+    return notes.get(missing_key(accepted_key(job.source.digest, job.region.id, target.digest))) or 0
+
+
+def missing_key(accepted: str) -> str:
+    """Return the key under which the launches that a kernel was accepted without are noted, by `accepted_key`'s."""
+    return digest("missing/1", accepted)
 
 
 def _claims(job: EvaluationJob) -> int:
@@ -199,24 +214,35 @@ def _claims(job: EvaluationJob) -> int:
 
 def accepted_key(source: str, region: str, target: str) -> str:
     """Return the key of the note that a kernel passed, from the digests of its source, region and target."""
-    return digest("accepted/4", source, region, target, TOLERANCES, judging_digest())
+    return digest("accepted/4", source, region, target, TOLERANCES, evaluation_digest())
 
 
 def lengths_key(lock: str, target: str) -> str:
     """Return the key of the note that a lock's prefill kernels passed at every length, from the lock's content hash."""
-    return digest("lengths/4", lock, target, TOLERANCES, judging_digest())
+    return digest("lengths/4", lock, target, TOLERANCES, evaluation_digest())
 
 
-_JUDGING = ("ops/reference.py", "ops/attention.py", "evaluation/evaluator.py", "evaluation/work.py")
-"""Files, beside the suite and the workers, that decide about correctness."""
+_DECIDING = (
+    "backends", "build", "capture/chunked.py", "checkpoint", "errors.py", "arguments.py", "evaluation", "ir",
+    "materialize", "measure", "ops", "runtime", "sandbox", "system", "validate", "worker",
+)  # fmt: skip
+"""The code that decides whether a kernel is accepted: whole packages, all that an accepting worker loads.
+
+A part of a package would have to be kept in step with what the rest of it imports.
+"""
+
+
+def deciding_files(root: Path) -> tuple[Path, ...]:
+    """Return the files under `root`, the directory of `agentcompile`, that decide whether a kernel is accepted."""
+    found = (root / name for name in _DECIDING)
+    whole = (sorted(one.rglob("*")) if one.is_dir() else [one] for one in found)
+    return tuple(file for some in whole for file in some if file.suffix in (".py", ".cpp", ".h", ".cu", ".cuh"))
 
 
 @functools.cache
-def judging_digest() -> str:
+def evaluation_digest() -> str:
     """Return the digest of the code that decides about correctness: passes of an older suite do not count."""
-    root = Path(validate.__file__).parent.parent
-    files = [path for name in ("validate", "worker") for path in sorted((root / name).glob("*.py"))]
-    return digest_files("judging/1", [*files, *(root / name for name in _JUDGING)])
+    return digest_files("judging/2", deciding_files(Path(validate.__file__).parent.parent))
 
 
 def fallback_key(region: str, target: str, policy: str) -> str:

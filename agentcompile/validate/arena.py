@@ -82,7 +82,7 @@ def _fenced(nbytes: int, side: Fence) -> Tensor:
 
 
 @dataclass(slots=True, kw_only=True)
-class Buffer:
+class GuardedBuffer:
     """One tensor between two redzones."""
 
     name: str
@@ -101,12 +101,12 @@ class Buffer:
         self.after.copy_(self.expected[1])
 
 
-class Arena:
+class GuardedArena:
     """The buffers of one candidate, by name."""
 
     def __init__(self, *, seed: int) -> None:
         self._generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
-        self._buffers: dict[str, Buffer] = {}
+        self._buffers: dict[str, GuardedBuffer] = {}
         self._whole: Tensor | None = None
         """The content of all unchanged redzones, concatenated; None until it is first needed."""
 
@@ -125,7 +125,7 @@ class Arena:
         before, middle, after = raw[:head], raw[head : head + nbytes], raw[head + nbytes :]
         expected = (_noise(head, self._generator), _noise(tail, self._generator))
         tensor = middle.view(kind).view(shape)
-        buffer = Buffer(name=name, tensor=tensor, before=before, after=after, expected=expected)
+        buffer = GuardedBuffer(name=name, tensor=tensor, before=before, after=after, expected=expected)
         buffer.mend()
         self._buffers[name], self._whole = buffer, None
         return tensor

@@ -26,17 +26,30 @@ class Told:
     window: int
     coefficient: float
     inside: str
-    """The dtype to which PyTorch rounds probabilities; empty for a kernel that keeps float32."""
+    """The dtype to which probabilities are rounded; empty for a kernel that keeps float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Young:
+    """The errors [slots, D] of entries that a launch appends; those of the last `reach` slots count for a query."""
+
+    keys: Tensor
+    values: Tensor
+    reach: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """One KV head: the slots [slots, D] in float64, and the entry [M, D] of each query's token, with its errors."""
+    """One KV head: the slots [slots, D] in float64, and the entry [M, D] of each query's token, with its errors.
+
+    Where a launch appends several, `young` are the errors of those before a query's own.
+    """
 
     keys: Tensor
     values: Tensor
     own_key: Bounded
     own_value: Bounded
+    young: Young | None = None
 
 
 def attended(q: Bounded, past: Past, at: Tensor, told: Told) -> Bounded:
@@ -89,6 +102,9 @@ def _block(q: Bounded, past: Past, some: Tensor, at: Tensor, told: Told) -> tupl
         put(table, table.gather(2, own.expand(*p.shape[:2], 1)) + size * _inner(absolute, part))
         for table, part in ((shift, own_key.accumulated), (wobble, own_key.rounded))
     )
+    young = _young(past.young, at, slots)
+    if young is not None:
+        wobble = wobble + size * (absolute @ young[0].T) * young[2]
     largest = torch.maximum(values.abs().cummax(0).values[at], own_value.wide().abs()[:, 0])[:, None] + y.abs()
 
     def moved(off: Tensor) -> Tensor:
@@ -100,9 +116,20 @@ def _block(q: Bounded, past: Past, some: Tensor, at: Tensor, told: Told) -> tupl
     accumulated = moved(shift) + told.coefficient * weighed(p, values.abs(), own_value.wide().abs())
     accumulated = accumulated + mine * _or_zero(own_value.accumulated)
     rounded = moved(wobble) + mine * _or_zero(own_value.rounded)
+    if young is not None:
+        rounded = rounded + (p * young[2]) @ young[1]
     if told.inside:
         rounded = rounded + weighed(rounding(p, told.inside), values.abs(), own_value.wide().abs())
     return y, accumulated, rounded
+
+
+def _young(young: Young | None, at: Tensor, slots: int) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return the errors of keys and values [slots, D], and for which queries each slot has them, [M, 1, slots]."""
+    if young is None:
+        return None
+    places = torch.arange(slots)
+    near = (places < at[:, None]) & (places > at[:, None] - young.reach)
+    return young.keys[:slots], young.values[:slots], near[:, None].double()
 
 
 def _inner(a: Tensor, part: Part) -> Tensor | float:

@@ -10,11 +10,16 @@ import torch
 from torch import Tensor
 
 from agentcompile.validate.bound import Bounded, Context, Part
-from agentcompile.validate.tolerance import rounding
+from agentcompile.validate.tolerance import ROW_SPREAD, SPREAD, rounding
 
 SATURATED = 30.0
 """The score error beyond which nothing is known; the bound is then the spread of the values."""
+LINEAR = 0.25
+"""The score error up to which a first-order variance holds. Beyond it another slot may win, which no slope tells."""
+LOST = 2.0**-22
+"""The weight below which a plain float32 sum may lose a slot whole, behind one that has most of the weight."""
 _BLOCK = 1 << 20  # the number of elements of the [rows, slots, D] distances that are held at a time: they stay in cache
+_BLOCK_OF_GPU = 1 << 25  # the same on a GPU, where a small block takes as long to launch as to compute: 256 MB
 
 
 def attention(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
@@ -27,7 +32,8 @@ def attention(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
     parts = []
     for b, at in enumerate(operands[3].value.reshape(q.shape[0], -1).long()):
         visible = _slots_of(at, k_cache.shape[2], int(ctx.told.get("window", 0)))
-        masks, step = visible.repeat(group, 1), max(1, _BLOCK // (visible.shape[1] * width))
+        most = _BLOCK_OF_GPU if q.is_cuda else _BLOCK
+        masks, step = visible.repeat(group, 1), max(1, most // (visible.shape[1] * width))
         for head in range(k_cache.shape[1]):
             k, v = (_visible(ctx, operands, index, (b, head), visible) for index in (1, 2))
             rows = _queries(operands[0], b, slice(head * group, (head + 1) * group))
@@ -80,7 +86,8 @@ def _rows(
     """Attend with some queries of one group [rows, D] to one head's slots; `visible` is [rows, slots]."""
     wide, size = q.wide(), abs(scale)
     scores = (wide @ k.value.T) * scale
-    p = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
+    log_p = torch.log_softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
+    p = log_p.exp()
     y = p @ v.value if bool(v.value.isfinite().all()) else _weighed(p, v.value, visible)
     shift = ctx.coefficient * size * (wide.abs() @ k.value.abs().T)
     if q.accumulated is not None:
@@ -93,17 +100,25 @@ def _rows(
     if k.rounded is not None:
         wobble = wobble + size * (wide.abs() @ k.rounded.T)
     distance = (v.value - y[:, None, :]).abs() * visible[:, :, None]  # [rows, slots, D]
-    accumulated = _moved(p, shift, distance) + ctx.coefficient * (p @ v.value.abs())
+    accumulated = _moved(log_p, shift, distance) + ctx.coefficient * (p @ v.value.abs())
+    if ctx.coefficient > 0.0 and bool((lost := p * (p < LOST)).any()):
+        accumulated = accumulated + (lost @ v.value).abs() + lost.sum(dim=-1, keepdim=True) * y.abs()
     if v.accumulated is not None:
         accumulated = accumulated + p @ v.accumulated
-    rounded = _moved(p, wobble, distance)
+    rounded = _moved(log_p, wobble, distance)
     if v.rounded is not None:
         rounded = rounded + p @ v.rounded
     variance = _variance(q, k, v, p, y, scale)
-    if ctx.inside:  # PyTorch's fused attention rounds the probabilities before it multiplies them with the values
+    likely = torch.minimum(wobble, SPREAD * size * _deviation(q, k))
+    if (far := likely.masked_fill(~visible, 0.0).amax(dim=-1) > LINEAR).any():
+        # Errors of both kinds may change the winner together where neither does alone, and a row then moves as one.
+        rounded[far] += _moved(log_p[far], (shift + wobble)[far], distance[far])
+        variance[far] += (_moved(log_p[far], (shift + likely)[far], distance[far]) / ROW_SPREAD).square()
+    if ctx.inside:  # fused attention rounds the probabilities before it multiplies them with the values
         step = rounding(p, ctx.inside)
         rounded = rounded + step @ v.value.abs()
-        variance = variance + step.square() @ v.value.square() / 3.0
+        # Slots of one score round alike, and the sum that divides is not rounded: all of y may be off by one step.
+        variance = variance + (step.square() @ v.value.square() + (step @ v.value).square()) / 3.0
     return y, accumulated, rounded, variance
 
 
@@ -112,12 +127,27 @@ def _weighed(p: Tensor, values: Tensor, visible: Tensor) -> Tensor:
     return (p[:, :, None] * values).masked_fill(~visible[:, :, None], 0.0).sum(dim=1)
 
 
-def _moved(p: Tensor, shift: Tensor, distance: Tensor) -> Tensor:
-    """Return how far scores that are off by up to `shift` can move the output."""
+def _moved(log_p: Tensor, shift: Tensor, distance: Tensor) -> Tensor:
+    """Return how far scores that are off by up to `shift` can move the output; weights come as logarithms.
+
+    A weight that is 0 in float64 may be most of the sum where errors of scores are larger than their differences.
+    """
+    p = log_p.exp()
     largest = shift.masked_fill(p == 0.0, 0.0).amax(dim=-1, keepdim=True)
-    factor = torch.expm1(shift.clamp(max=SATURATED)) * torch.exp(largest.clamp(max=SATURATED))
-    moved = torch.einsum("rs,rsd->rd", p * factor, distance)
+    factor = p * torch.expm1(shift.clamp(max=SATURATED)) * torch.exp(largest.clamp(max=SATURATED))
+    factor = torch.where(shift + largest > SATURATED, (log_p + shift + largest).clamp(max=0.0).exp(), factor)
+    moved = torch.einsum("rs,rsd->rd", factor, distance)
     return torch.minimum(moved, distance.amax(dim=-2))
+
+
+def _deviation(q: Bounded, k: Bounded) -> Tensor:
+    """Return the standard deviation of the products of queries and keys under independent roundings, [rows, slots]."""
+    wide, total = q.wide(), torch.zeros(len(q.value), len(k.value), dtype=torch.float64, device=q.value.device)
+    if q.variance is not None:
+        total = total + q.variance.expand_as(wide) @ k.value.square().T
+    if k.variance is not None:
+        total = total + wide.square() @ k.variance.T
+    return total.sqrt()
 
 
 def _variance(q: Bounded, k: Bounded, v: Bounded, p: Tensor, y: Tensor, scale: float) -> Tensor:

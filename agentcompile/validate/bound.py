@@ -150,12 +150,14 @@ class Context:
     """Whether the inputs leave no reduction an order that matters."""
     library: bool = False
     """Whether PyTorch runs the region, operator by operator, with its own roundings inside."""
+    weights: str = ""
+    """The dtype to which a kernel says that it rounds the weights of this attention; empty when it keeps float32."""
 
     @property
     def inside(self) -> str:
-        """The dtype to which PyTorch rounds between an operator's own steps; empty for a kernel that keeps float32."""
+        """The dtype to which an operator's own steps are rounded; empty for a kernel that keeps float32."""
         dtype = self.dtypes[self.node.outputs[0]]
-        return dtype if self.library and dtype in ROUNDOFF else ""
+        return dtype if self.library and dtype in ROUNDOFF else self.weights
 
 
 Rule = Callable[[Context, tuple[Bounded, ...]], Bounded]

@@ -43,6 +43,12 @@ _REDRAWN = 1 << 24
 """The number of weight elements beyond which a search does not draw and pack the parameters a second time."""
 
 
+_WORK = 1e11
+"""The pairs of a token and a slot, times heads and their width, that the references of all cases may cost."""
+_FEWEST = 3  # the number of cases of a chunk, however long it is
+_OLD = 5  # the slots before a chunk that each kind of past has room in
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One draw of inputs; the newest token, in a batch that of the longest sequence, sees `length` cache slots."""
@@ -80,10 +86,10 @@ class Case:
 def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     """Return the cases of a region: a handful that catch most faults in search, all of them at acceptance."""
     ops = {node.op for node in region.body.nodes}
-    context = _context(region)
+    context = context_of(region)
     attends = "attention" in ops
     tried = _lengths(region, context)
-    everyday = _near(tried, min(700, context * 3 // 4))  # with unused slots after it
+    everyday = _near([n for n in tried if n <= context * 3 // 4] or tried[:1], 700)  # with unused slots after it
     found = [
         Case(style="normal", length=everyday),
         Case(style="outliers", length=_near(tried, 65), past="peaked", place=0.0),
@@ -105,7 +111,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     # Gate inputs from where the activation vanishes to where it is a line, after a norm without rounding error.
     if "rms_norm" in ops and ops & _BENT:
         found += [Case(style="level", length=everyday, weights=which) for which in (RAISED, LIFTED)]
-    if _tells_floats(region) and "silu" in ops:
+    if "silu" in ops:
         found += [Case(style="keen", weights=SINGLE, place=place) for place in (0.0, 1.0)]
     if _tells_floats(region) and attends:
         found += [Case(style="normal", length=_near(tried, n), past="ridges") for n in (33, 129)]
@@ -115,7 +121,32 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
         found += [Case(style="normal", length=context, past=past, place=0.0) for past in ("towering", "twins")]
         found += [Case(style="normal", length=everyday, past="drowned", weights=LIFTED if "rms_norm" in ops else 0)]
     powers = (1, 2, 16) if attends else (1,)
-    return (*found, *(Case(style="exact", length=n, past="even", weights=-1) for n in powers if n in tried))
+    found += [Case(style="exact", length=n, past="even", weights=-1) for n in powers if n in tried]
+    return _affordable(region, tuple(found))
+
+
+def _affordable(region: Region, found: tuple[Case, ...]) -> tuple[Case, ...]:
+    """Return the cases, or the first and others spread over them where a long chunk's attention would cost too much.
+
+    The float64 reference of attention works on every pair of a token and a slot that it sees. Other lengths of a chunk
+    take other cases. Where a chunk fills the cache, what a case puts into the slots before it is not there.
+    """
+    table, tokens = region.body.table(), dict(region.dims).get("tokens", 1)
+    if region.regime.phase != "prefill":
+        return found
+    work = 0.0
+    for node in region.body.nodes:
+        if node.op == "attention":
+            heads, width = (int(str(table[node.outputs[0]].shape[at])) for at in (1, 3))
+            work += sum(tokens * max(case.length, tokens) * heads * width for case in found)
+    count = math.floor(len(found) * min(1.0, _WORK / max(work, 1.0)))
+    if count == len(found):
+        return found
+    rest = [case for case in found[1:] if case.past in ("normal", "even") or case.length - tokens >= _OLD]
+    begin = 5 * tokens.bit_length() % len(rest)  # another one for each length
+    rest = rest[begin:] + rest[:begin]
+    others = max(_FEWEST, min(count, len(rest))) - 1
+    return (found[0], *(rest[at * len(rest) // others] for at in range(others)))
 
 
 def many(region: Region, seed: int) -> tuple[Case, ...]:
@@ -128,7 +159,7 @@ def many(region: Region, seed: int) -> tuple[Case, ...]:
             extent = table[node.inputs[1].value].shape[0]
             found += [Case(style="normal", row=n, light=True) for n in rows(int(str(extent)), _ROWS, seed)]
     if {node.op for node in region.body.nodes} == {"position_table"}:
-        found += [Case(style="normal", length=n, light=True) for n in lengths(_context(region), _ROWS, seed)]
+        found += [Case(style="normal", length=n, light=True) for n in lengths(context_of(region), _ROWS, seed)]
     chooser = chooser_of(region)
     if chooser is not None:
         elements = sum(_elements(port) for port in region.ports if port.role == "weight")
@@ -143,7 +174,7 @@ def _as_trained(region: Region) -> list[Case]:
     """Return cases whose sizes differ by channel, as in trained models; no bound covers what fp16 then loses."""
     if any(port.dtype == "fp16" for port in region.ports):
         return []
-    context = _context(region)
+    context = context_of(region)
     return [
         Case(style="worn", past="worn", length=max(1, context // 3 - at), place=place, weights=UNEVEN, light=True)
         for at, place in enumerate(PLACES)
@@ -206,10 +237,10 @@ def _lengths(region: Region, context: int) -> list[int]:
     """
     chunk = dict(region.dims).get("tokens", 1) if region.regime.phase == "prefill" else 1
     found = LENGTHS if chunk == 1 else [chunk + start for start in STARTS]
-    return sorted({n for n in found if n <= context} | {context, max(1, context - 1)})
+    return sorted({n for n in found if n <= context} | {context, max(min(chunk, context), context - 1)})
 
 
-def _context(region: Region) -> int:
+def context_of(region: Region) -> int:
     """Return how many positions the region tells apart: slots of its cache, rows of its position table, else one."""
     table = region.body.table()
     for node in region.body.nodes:
@@ -225,4 +256,5 @@ def _elements(port: Port) -> int:
 
 
 def _near(tried: list[int], wanted: int) -> int:
-    return max((n for n in tried if n <= wanted), default=tried[0])
+    """Return the longest of the lengths at which the first token of a launch sees no more than `wanted` slots."""
+    return max(n for n in tried if n - tried[0] < wanted)

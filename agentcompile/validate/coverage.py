@@ -11,8 +11,10 @@ import random
 
 from agentcompile.ir.digest import digest
 
-_SMALL = 66
+SMALL = 66
 """Every length up to this one is tested: both sides of the widest step (64) of a vector unit or a tile are included."""
+CHUNK_LENGTHS = 320
+"""The number of lengths of a chunk that are tested: all of those of usual chunks."""
 _PERIOD = 64
 _SCALE = 1024  # the first of the two scales; the second is the end of the cache
 _PARTS = (2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64)  # the numbers of parts into which work is usually split
@@ -39,7 +41,7 @@ def lengths(context: int, most: int, seed: int) -> tuple[int, ...]:
     if context <= most:
         return tuple(range(1, context + 1))
     rng, low = _rng(seed, "lengths"), min(_SCALE, context // 2)
-    wanted = list(range(1, _SMALL + 1))
+    wanted = list(range(1, SMALL + 1))
     wanted += [*range(context - _PERIOD, context + 1), *range(low, low + _PERIOD), *sorted(_bounds(context))]
     return _fitting(wanted, 1, context, most, rng)
 
@@ -85,3 +87,24 @@ def starts(context: int, tokens: int, most: int, seed: int) -> tuple[tuple[int, 
     rng = _rng(seed, "chunks")
     offsets = [0, 1, tokens - 1, rng.randrange(tokens), last % tokens]
     return tuple(tuple(range(offset, last + 1, tokens)) for offset in dict.fromkeys(offsets) if offset <= last)
+
+
+def chunks(slots: int, longest: int, seed: int) -> tuple[tuple[int, int], ...]:
+    """Return chunks as (first position, tokens), of every length that is tested up to `longest`, in random order.
+
+    They begin anywhere in a cache of `slots`: at random positions, behind few slots, beside multiples of a period, and
+    at the first. They end anywhere too: beside multiples of a period, and with the cache. Those of the small lengths
+    are the first.
+    """
+    rng, found = _rng(seed, "lengths and starts"), list[tuple[int, int]]()
+    for at, tokens in enumerate(lengths(longest, CHUNK_LENGTHS, seed)):
+        last = slots - tokens
+        side = rng.randint(-1, 1)
+        beside = _PERIOD * rng.randint(0, last // _PERIOD) + side
+        whole = -(-tokens // _PERIOD)
+        ended = _PERIOD * rng.randint(whole, max(whole, slots // _PERIOD)) + side - tokens
+        behind_few = rng.randint(1, SMALL)
+        begin = (rng.randint(0, last), beside, ended, behind_few, last if at % 10 == 4 else 0)[at % 5]
+        found.append((min(max(begin, 0), last), tokens))
+    rng.shuffle(found)
+    return tuple(sorted(found, key=lambda chunk: chunk[1] > SMALL))

@@ -1,7 +1,8 @@
 """The endurance check: as many launches as a long generation makes, on changing inputs, every result compared.
 
-It finds a kernel that counts its calls and fails late. Between stretches the scratch buffers are littered. At the end
-those that start as zeros are zeroed again, as when a second model is loaded.
+It finds a kernel that counts its calls and fails late. Before, what launches leave on their stacks must come to rest,
+which a kernel that counts there never lets it. Between stretches the scratch buffers are littered. At the end those
+that start as zeros are zeroed again, as when a second model is loaded.
 """
 
 from __future__ import annotations
@@ -15,26 +16,45 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.region import Region
+from agentcompile.ir.trial import NumericReport
 from agentcompile.validate.allowance import Allowance
 from agentcompile.validate.cases import Case
 from agentcompile.validate.inputs import Generator, generator
 from agentcompile.validate.production import Quarters
-from agentcompile.validate.rig import BITS, Subject, same_bits
+from agentcompile.validate.rig import BITS, TestedKernel, same_bits
 
 CHECK = "endurance"
+MISSING = "endurance-missing"
+"""The check that tells how many of the required launches there was no time for; it fails for nobody."""
+STACK = "stack"
 GENERATION = 4096
 """The number of tokens in the generation."""
-LEAST = 6 * GENERATION
-"""The launches for a region with few sites: its kernel is cheap to launch more often than a generation does."""
-BUDGET_S = 1.0
-"""The time in seconds that one candidate's launches may take; the report says when it was not enough."""
+_SITES = 6
+"""The sites that a region with fewer is taken to have: its kernel is cheap to launch more often."""
+BUDGET_S, LIMIT_S = 1.0, 5.0
+"""The time in seconds for launches beyond those that are required, and the most time that all of them may take."""
 _SETS, _POINTS, _SLICES = 6, 64, 20
 _ANGLES = 1009
 
 
-def wanted_launches(sites: int) -> int:
-    """Return the number of launches, time permitting, after which a finalist is accepted."""
-    return max(LEAST, GENERATION * sites)
+def required_launches(region: Region) -> int:
+    """Return the number of launches that a generation makes at one site of `region`, whose extents are numbers.
+
+    A step of decoding makes one for each token; a prompt is read in chunks, with one launch each.
+    """
+    if region.regime.phase == "decode":
+        return GENERATION
+    return -(-GENERATION // max(1, dict(region.dims).get("tokens", 1)))
+
+
+def wanted_launches(region: Region, sites: int) -> int:
+    """Return the number of launches that a generation makes at all `sites`: as many as there is time for are made."""
+    return required_launches(region) * max(_SITES, sites)
+
+
+def missing_launches(report: NumericReport) -> int:
+    """Return how many of the required launches there was no time for, when a candidate was accepted."""
+    return next((int(check.measured) for check in report.checks if check.name == MISSING), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +77,9 @@ class Loop(Protocol):
 
     def wrong(self) -> tuple[int, int]:
         """Return how many launches so far left an unexpected result, and the number of the first one, from 1."""
+
+    def kept(self) -> str:
+        """Return what launches leave behind for the next one outside of every buffer; empty where nothing is seen."""
 
 
 MakeLoop = Callable[[Mapping[str, Tensor], Sequence[Turn]], Loop]
@@ -87,21 +110,35 @@ class PlainLoop:
         """Return the counts, as in `Loop.wrong`."""
         return self._wrong, self._first
 
+    def kept(self) -> str:
+        """Return that nothing is seen, as in `Loop.kept`."""
+        return ""
+
 
 def endure(
-    of: Subject, quarters: Quarters, loop: MakeLoop, *, launches: int, parameters: Mapping[str, Tensor], length: int
+    of: TestedKernel,
+    quarters: Quarters,
+    loop: MakeLoop,
+    *,
+    launches: int,
+    parameters: Mapping[str, Tensor],
+    length: int,
 ) -> None:
-    """Launch `launches` times, for at most about `BUDGET_S` seconds, and record the check.
+    """Launch `launches` times, or as often as there is time for, and record the checks.
 
-    `parameters` are the weights; `length` is that of the everyday case. Results of a nondeterministic candidate are not
-    compared here; the caller validates the candidate again afterwards.
+    It goes on for `BUDGET_S`, and then until `required_launches` are made or `LIMIT_S` is over. `parameters` are the
+    weights; `length` is that of the everyday case. Results of a nondeterministic candidate are not compared here; the
+    caller validates the candidate again afterwards.
     """
     sets = _sets(of, quarters, parameters=parameters, length=length)
     turns = _turns(of.region, quarters, sets, of.facts.deterministic)
     for name, tensor in sets[0].items():
         quarters.buffers[name].copy_(tensor)
     running = loop(quarters.buffers, turns)
-    done, most, clock = 0, 1, Allowance(BUDGET_S)
+    kept = running.kept()
+    of.tally.claim(STACK, not kept, kept)
+    done, most, clock, last = 0, 1, Allowance(BUDGET_S), Allowance(LIMIT_S)
+    required = min(launches, required_launches(of.region))
     litter, ends = generator(of.seed, "litter"), _ends(launches, of.seed)
     for turn, end in enumerate(ends):
         while done < end and running.wrong()[0] == 0:
@@ -112,7 +149,7 @@ def endure(
             # The next stretch may be longer, as long as it is a small share of the budget.
             fits = int(rounds / _SLICES / max(clock.share - before, 1e-6))
             most = max(1, min(4 * most, fits))
-            if clock.share > 1.0:
+            if last.share > 1.0 or (clock.share > 1.0 and done >= required):
                 break
         if done < end or running.wrong()[0]:
             break
@@ -126,8 +163,10 @@ def endure(
         text = f"launch {first} in a row left other bits than the same inputs before, as did {wrong - 1} more of {done}"
         of.tally.add(CHECK, float(wrong), 0.0, text)
     else:
-        short = f" of {launches} wanted, which {BUDGET_S:g} s were not enough for" if done < launches else ""
+        short = f" of the {launches} of a generation with {GENERATION} tokens" if done < launches else ""
         of.tally.add(CHECK, 0.0, 0.0, f"{done} launches in a row{short}")
+        late = f"{LIMIT_S:g} s were enough for {done} of the {required} launches" if done < required else ""
+        of.tally.add(MISSING, float(max(0, required - done)), float(required), late)
 
 
 def _ends(launches: int, seed: int) -> list[int]:
@@ -142,7 +181,9 @@ def _ends(launches: int, seed: int) -> list[int]:
     return sorted(end for end in ends if 0 < end <= launches)
 
 
-def _sets(of: Subject, quarters: Quarters, *, parameters: Mapping[str, Tensor], length: int) -> list[dict[str, Tensor]]:
+def _sets(
+    of: TestedKernel, quarters: Quarters, *, parameters: Mapping[str, Tensor], length: int
+) -> list[dict[str, Tensor]]:
     """Return several launches' inputs, by port, none with more slots than the first; load its weights and states."""
     draws = Generator(of.region, seed=of.seed, tokens=of.tokens)
     resident = {port.name for port in of.region.ports if port.role in ("weight", "state", "constant", "output")}

@@ -15,8 +15,8 @@ from agentcompile.ir.graph import Graph, Node
 from agentcompile.ir.region import Region
 from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.bound import Bounded, Propagation
-from agentcompile.validate.compare import Tally
 from agentcompile.validate.propagate import Drawn
+from agentcompile.validate.tally import Tally
 from agentcompile.validate.tolerance import ROUNDOFF, DeclaredArithmetic
 
 _EXACT_SUM = 2.0**23  # the limit up to which sums of integers are exact in float32, in every order

@@ -55,6 +55,7 @@ class Generator:
         self.region = region
         self.tokens = tokens
         self._batch = region.regime.batch
+        self._beside = tokens - 1 if region.regime.phase == "prefill" else 0  # slots that a chunk's other tokens fill
         self._seed = seed
         table = region.body.table()
         self._inputs: tuple[Value, ...] = tuple(table[name] for name in region.body.inputs)
@@ -174,6 +175,10 @@ class Generator:
         lengths = [case.length, *others]
         return [lengths[i] for i in torch.randperm(self._batch, generator=rng).tolist()]
 
+    def _seen_first(self, case: Case) -> list[int]:
+        """Return the same of a launch's first token: what a case puts behind it, the launch itself replaces."""
+        return [max(1, length - self._beside) for length in self._lengths(case)]
+
     def _past(self, shape: tuple[int, ...], case: Case, value: Value, rng: torch.Generator) -> Tensor:
         """Return a cache [B, kv_heads, context, D]."""
         if case.weights < 0:
@@ -279,7 +284,7 @@ class Generator:
                 direction = met_alike(query[:, :, -1], keys.shape[1], _ALIKE[case.past] / scale).to(keys.dtype)
             else:
                 direction = (lead / size.square() * (_PEAK / scale)).to(keys.dtype)
-            for b, length in enumerate(self._lengths(case)):
+            for b, length in enumerate(self._seen_first(case)):
                 if case.past in ("sunk", "drowned"):
                     keys[b, :, :length] = -direction[b, :, None]
                 elif length > 1:
@@ -324,7 +329,7 @@ class Generator:
                 found[values.pop()],
                 self._query(node, found)[:, :, -1],
                 scale=float(dict(node.attrs)["scale"]),  # type: ignore[arg-type]
-                lengths=self._lengths(case),
+                lengths=self._seen_first(case),
                 how=case.past,
                 place=case.place,
                 rng=generator(self._seed, "scores", node.id, case.name),

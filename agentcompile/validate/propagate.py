@@ -74,6 +74,7 @@ def propagate(
             told=keywords(graph, node),
             keen=keen,
             library=library,
+            weights=facts.weights_of(node.outputs[0]),
         )
         rule = RULES.get(node.op)
         results = (rule(context, operands),) if rule is not None else numeric(context, graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,12 +11,13 @@ from torch import Tensor
 
 from agentcompile.ir.region import Region
 from agentcompile.ops.layouts import LAYOUTS
-from agentcompile.validate.arena import Arena, Fence, Poison, fingerprint, poison
+from agentcompile.validate.arena import Fence, GuardedArena, Poison, fingerprint, poison
 from agentcompile.validate.bound import Append
 from agentcompile.validate.cases import Case
-from agentcompile.validate.compare import Tally, compare
+from agentcompile.validate.compare import compare
 from agentcompile.validate.inputs import extent
 from agentcompile.validate.propagate import Drawn
+from agentcompile.validate.tally import Tally
 from agentcompile.validate.tolerance import DeclaredArithmetic
 
 Run = Callable[[Mapping[str, Tensor]], None]
@@ -39,7 +41,7 @@ class Instruments:
     poison: Callable[[Tensor, Poison], None] = poison
     fingerprint: Callable[[Tensor], str] = fingerprint
     same_bits: Callable[[Tensor, Tensor], bool] = same_bits
-    broken: Callable[[Arena], list[str]] = Arena.broken
+    broken: Callable[[GuardedArena], list[str]] = GuardedArena.broken
     recall: Callable[[Case, Callable[[Case], Drawn]], Drawn] = lambda case, draw: draw(case)
     """Returns a case as numbers: drawn now, or before for the same suite; whoever launches works on copies."""
     beat: Callable[[], None] = lambda: None
@@ -47,7 +49,7 @@ class Instruments:
 
 
 @dataclass(kw_only=True)
-class Subject:
+class TestedKernel:
     """A candidate under test, with all that its tests share."""
 
     region: Region
@@ -57,6 +59,29 @@ class Subject:
     tools: Instruments
     seed: int
     tokens: int
+    serial: Serial | None = None
+
+
+class LaunchOrders:
+    """The way of each of many launches: on threads, or one rank after another, from either end.
+
+    A rank that reads what another one writes in the same launch is nearly always right on threads, and wrong in turn.
+    Some kernels do so at some lengths only.
+    """
+
+    def __init__(self, of: TestedKernel) -> None:
+        self._serial, self._rng = of.serial, random.Random(of.seed)
+        self._threads = not of.facts.deterministic
+
+    def backwards(self) -> bool | None:
+        """Draw a way: None is on threads, True is one rank after another from the last one on."""
+        turn = self._rng.randrange(4)
+        return None if self._threads or turn < 2 else turn == 2
+
+    def draw(self) -> Run | None:
+        """Return a function that launches in a way that is drawn; None is on threads."""
+        backwards, serial = self.backwards(), self._serial
+        return None if backwards is None or serial is None else lambda buffers: serial(buffers, backwards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +100,11 @@ class Result:
 class Rig:
     """Buffers by port and workspace name, loaded with inputs and launched on."""
 
-    def __init__(self, of: Subject, *, fenced: Fence = "", spaces: Rig | None = None) -> None:
+    def __init__(self, of: TestedKernel, *, fenced: Fence = "", spaces: Rig | None = None) -> None:
         """Allocate the buffers; the workspaces are those of `spaces` when it is given."""
         region, facts = of.region, of.facts
         self._facts, self._run, self._tally, self._tools = facts, of.run, of.tally, of.tools
-        self._arena = Arena(seed=of.seed)
+        self._arena = GuardedArena(seed=of.seed)
         self._layouts: dict[str, str] = {}
         self._outputs = [port for port in region.ports if port.role == "output"]
         self._inputs = [port for port in region.ports if port.role != "output"]

@@ -23,13 +23,17 @@ from agentcompile.validate.arena import POISONS, Fence, Poison
 from agentcompile.validate.bound import Bounded
 from agentcompile.validate.cases import Case, cases, many
 from agentcompile.validate.choices import first_of_class
-from agentcompile.validate.compare import Tally, finish
+from agentcompile.validate.chunk import AnyChunk
+from agentcompile.validate.chunk_lengths import ChunkLengths
+from agentcompile.validate.compare import finish
 from agentcompile.validate.endurance import MakeLoop, PlainLoop, endure
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.production import House, Late, Quarters
+from agentcompile.validate.prompt_walk import PromptWalker
 from agentcompile.validate.propagate import Drawn, propagate
-from agentcompile.validate.rig import Instruments, Result, Rig, Run, Serial, Subject, in_place, side_by_side
+from agentcompile.validate.rig import Instruments, Result, Rig, Run, Serial, TestedKernel, in_place, side_by_side
 from agentcompile.validate.sweep import Sweeper
+from agentcompile.validate.tally import Tally
 from agentcompile.validate.tolerance import ROUNDOFF, TINY, DeclaredArithmetic, Depth, rounding
 from agentcompile.validate.walk import Walker
 
@@ -62,6 +66,7 @@ def validate(
     late: Late | None = None,
     launches: int = 0,
     loop: MakeLoop | None = None,
+    chunk: AnyChunk | None = None,
 ) -> NumericReport:
     """Validate one candidate of `region`.
 
@@ -69,7 +74,8 @@ def validate(
     shows a missing barrier: no rank may wait for another, so any order of ranks gives the same bits. `tokens` replaces
     symbolic extents; 0 takes the region's own, or 1. `fences` is for kernels that run where the buffers are: a copy
     elsewhere has no unmapped page behind it. In buffers that `house` lays out as the runtime does, every case runs
-    again, then `launches` more in `loop` if given; `late` launches there behind a running kernel.
+    again, then `launches` more in `loop` if given; `late` launches there behind a running kernel. A kernel that serves
+    a `chunk` of any number of tokens is accepted at many of them; `region` is the one at one number.
     """
     tally = Tally()
     suite = _Suite(
@@ -80,13 +86,15 @@ def validate(
         tools=tools or Instruments(),
         seed=seed,
         tokens=tokens or dict(region.dims).get("tokens", 1),
+        serial=serial,
         house=house,
+        chunk=chunk,
     )
     tried, found = 0, cases(region, depth)
     full = max(range(len(found)), key=lambda at: found[at].length)
     for case in found:
         drawn = suite.draw(case)
-        result = suite.judge(drawn)
+        result = suite.evaluate(drawn)
         if tried == 0 or depth == "accept":
             suite.at_home(drawn, result, late if tally.ok else None)
         going = tally.ok or depth == "accept"
@@ -114,8 +122,9 @@ def validate(
 
 
 @dataclass(kw_only=True)
-class _Suite(Subject):
+class _Suite(TestedKernel):
     house: House | None = None
+    chunk: AnyChunk | None = None
 
     def __post_init__(self) -> None:
         self._generator = Generator(self.region, seed=self.seed, tokens=self.tokens)
@@ -136,7 +145,8 @@ class _Suite(Subject):
         return drawn
 
     def _drawn(self, case: Case) -> Drawn:
-        inputs, body, sharp = self._generator.draw(case, self._parameters), self.region.body, case.style == "level"
+        inputs, body = self._generator.draw(case, self._parameters), self.region.body
+        sharp = case.style in ("level", "keen")
         out = propagate(body, inputs, self.facts, tokens=self.tokens, sharp=sharp, keen=case.keen)
         if case.light:
             return Drawn(case=case, inputs=inputs, out=out, eager={})
@@ -149,13 +159,16 @@ class _Suite(Subject):
         """Run light cases, walks, sweeps and several sites; return how many inputs were tested."""
         count = 0
         for case in many(self.region, self.seed):
-            self.judge(self.draw(case), POISONS[count % len(POISONS) :][:1])
+            self.evaluate(self.draw(case), POISONS[count % len(POISONS) :][:1])
             count += 1
         if count:
             self._rig.untouched("many rows")
         self._use(0)
-        walker = Walker(self, self._rig, self._parameters)
-        return count + walker.walk() + Sweeper(walker).sweep() + self._sites()
+        walker, prompts = Walker(self, self._rig, self._parameters), PromptWalker(self, self._parameters, self.chunk)
+        count += prompts.walk() if prompts.applies else walker.walk()
+        if self.chunk is not None and (each := ChunkLengths(self, self._parameters, self.chunk)).applies:
+            count += each.launch()
+        return count + Sweeper(walker).sweep() + self._sites()
 
     def _sites(self) -> int:
         """Launch for several sites in turn; they share workspaces and the kernel, and nothing else."""
@@ -187,7 +200,7 @@ class _Suite(Subject):
             if self._quarters is not None:
                 self._quarters.load(self._parameters)
 
-    def judge(self, drawn: Drawn, patterns: Sequence[Poison] = POISONS) -> Result:
+    def evaluate(self, drawn: Drawn, patterns: Sequence[Poison] = POISONS) -> Result:
         """Launch once for every poison and compare all that was written; return the results of the first launch."""
         where, appends = drawn.case.name, list(drawn.out.appends.values())
         results = [self._rig.launch(appends, pattern, where, inputs=drawn.inputs) for pattern in patterns]
@@ -224,7 +237,7 @@ class _Suite(Subject):
             drawn = self.draw(case)
             loop = loop or (lambda buffers, turns: PlainLoop(self.run, buffers, turns))
             endure(self, self._quarters, loop, launches=launches, parameters=self._parameters, length=case.length)
-            self.judge(drawn)
+            self.evaluate(drawn)
 
     def repeat(self, drawn: Drawn, repeats: int) -> None:
         """Launch `repeats` times on the same inputs; a nondeterministic template need only stay within its bounds."""

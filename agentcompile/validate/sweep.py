@@ -2,7 +2,8 @@
 
 A row of a table is itself. Attention of a zero query is the mean of the values, whose running sums give all lengths at
 once. An activation along a row of the last product makes that row the argmax. The sweeps visit what the cases and the
-walk are too few for: some from every part first, then all others in random order, for as long as time allows.
+walk are too few for: some from every part first, then all others in random order, for as long as time allows. Tokens of
+a chunk and sequences of a batch look up rows, and choose, side by side.
 """
 
 from __future__ import annotations
@@ -15,20 +16,24 @@ from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.allowance import Allowance
 from agentcompile.validate.arena import POISONS
 from agentcompile.validate.bound import Bounded
-from agentcompile.validate.choices import chooser_of
+from agentcompile.validate.choices import Chooser, chooser_of
 from agentcompile.validate.inputs import generator
 from agentcompile.validate.walk import Walker
 
 _ROWS = 4096
-"""The number of table rows that are always tested, one from each of that many equal parts."""
+"""The number of launches that always look up rows of a table, the first of them one from each of that many parts."""
+_POISONED = 4096
+"""The number of rows that are looked up over poison."""
 _ALL_S = 3.0
 """The seconds that the launches for all other rows, and for all other choices, may take."""
 _READ = 3 << 30  # the bytes of caches that launches at every length may read
-_MULTIPLIED = 1 << 29
-"""The number of weights that the first launches with a chosen winner may read; at least `_LEAST` are made."""
+_MULTIPLIED = 1 << 34
+"""The number of weights that the launches that are always made for a chosen winner may read; at least `_LEAST`."""
 _LEAST = 24
 _TOGETHER, _MANY = 64, 256  # the numbers of launches that are compared at once
-_APART = 0.25  # the lead that the winner's logit needs, as a share of its size
+_COMPARED = 1 << 24  # the elements of copied rows that are compared at once
+_APART = 0.05
+"""The lead that the winner's logit needs, as a share of its size: several roundings of a bf16 logit."""
 
 
 class Sweeper:
@@ -40,13 +45,12 @@ class Sweeper:
         self._seed, self._tokens = walked.seed, walked.tokens
 
     def sweep(self) -> int:
-        """Run all sweeps that apply; return the number of launches, 0 for more than one token or sequence."""
-        if self._tokens != 1 or self.region.regime.batch != 1:
-            return 0
+        """Run all sweeps that apply; return the number of launches."""
         ops = {node.op for node in self.region.body.nodes}
         if ops in ({"embedding"}, {"position_table"}):
-            return self._rows()
-        return self._lengths() + self._choices()
+            return self._rows(in_order=ops == {"position_table"} and self.region.regime.batch < self._tokens)
+        one = self._tokens == 1 and self.region.regime.batch == 1
+        return (self._lengths() if one else 0) + self._choices()
 
     def _launched(self, at: int, where: str) -> dict[str, Tensor]:
         return self.rig.launch([], POISONS[at % len(POISONS)], where, checked=False).tensors
@@ -55,57 +59,65 @@ class Sweeper:
         self.rig.redzones(where)
         self.rig.untouched(where)
 
-    def _rows(self) -> int:
-        """Check the rows that the region copies from its tables; return the number of launches."""
+    def _rows(self, *, in_order: bool) -> int:
+        """Check the rows that the region copies from its tables; return the number of launches.
+
+        With `in_order`, a launch looks up adjacent rows, as the positions of a chunk are.
+        """
         found = list[tuple[str, str, Tensor]]()
         for node in self.region.body.nodes:
             index, table = (use.value for use in node.inputs)  # ids or positions, and a table
             found += [(name, index, self.parameters[table]) for name, _ in self._made(node)]
         index = found[0][1] if found else ""
-        if not found or any(other != index for _, other, _ in found) or self.rig.buffer(index).numel() != 1:
+        if not found or any(other != index for _, other, _ in found):
             return 0
-        extent = min(int(rows.shape[0]) for *_, rows in found)
-        rng, count = generator(self._seed, "rows"), min(extent, _ROWS)
-        places = _from_each_part(extent, count, rng)
-        order = places[torch.randperm(count, generator=rng)]
-        ids = self.rig.buffer(index)
-        for begin in range(0, count, _TOGETHER):
-            some = order[begin : begin + _TOGETHER]
+        extent, ids = min(int(rows.shape[0]) for *_, rows in found), self.rig.buffer(index)
+        if in_order and extent < ids.numel():
+            return 0
+        rng = generator(self._seed, "rows")
+        launches = _windows(extent, ids.numel(), rng) if in_order else _scattered(extent, ids.numel(), rng)
+        first = -(-_POISONED // ids.numel())
+        at = 0
+        for some in torch.split(launches[:first], max(1, min(_TOGETHER, self._at_once(found, ids.numel())))):
             results = []
-            for at, row in enumerate(some.tolist()):
-                ids.fill_(row)
-                results.append(self._launched(at, f"row {row}"))
+            for row in some:
+                ids.copy_(row.view(ids.shape))
+                results.append(self._launched(at, f"rows {row.tolist()[:4]}"))
+                at += 1
             for name, _, rows in found:
-                self._copied(name, torch.stack([result[name].view(-1) for result in results]), rows, some)
-        count += self._other_rows(found, ids, order)
+                self._copied(name, torch.stack([result[name] for result in results]), rows, some)
+        at += self._other_rows(found, ids, launches[first:], _ROWS - at)
         self.rig.load({index: ids.clone()})
         self._ended("all rows")
-        return count
+        return at
 
-    def _other_rows(self, found: list[tuple[str, str, Tensor]], ids: Tensor, seen: Tensor) -> int:
-        """Check the rows that were not `seen`, without poison: each row has to replace the one before it."""
-        left = _others(min(int(rows.shape[0]) for *_, rows in found), seen, generator(self._seed, "other rows"))
-        made = {name: rows.new_empty((_MANY, *rows.shape[1:])) for name, _, rows in found}
+    def _at_once(self, found: list[tuple[str, str, Tensor]], count: int) -> int:
+        return _COMPARED // (count * max(rows[0].numel() for *_, rows in found))
+
+    def _other_rows(self, found: list[tuple[str, str, Tensor]], ids: Tensor, launches: Tensor, least: int) -> int:
+        """Check launches without poison, `least` and more while time allows: each row has to replace another."""
+        many = max(1, min(_MANY, self._at_once(found, ids.numel())))
+        made = {name: rows.new_empty((many, ids.numel(), *rows.shape[1:])) for name, _, rows in found}
         spent, count = Allowance(_ALL_S), 0
-        for begin in range(0, len(left), _MANY):
-            some = left[begin : begin + _MANY]
-            for at, row in enumerate(some.tolist()):
-                ids.fill_(row)
+        for some in torch.split(launches, many) if len(launches) else ():
+            for at, row in enumerate(some):
+                ids.copy_(row.view(ids.shape))
                 self.rig.relaunch()
-                for name, _, rows in found:
-                    made[name][at].copy_(self.rig.buffer(name).view(rows.shape[1:]))
+                for name, _, _ in found:
+                    made[name][at].copy_(self.rig.buffer(name).view(made[name][at].shape))
             for name, _, rows in found:
                 self._copied(name, made[name][: len(some)], rows, some)
             count += len(some)
             self.tools.beat()
-            if spent.share > 1.0:
+            if count >= least and spent.share > 1.0:
                 break
         return count
 
     def _copied(self, name: str, made: Tensor, rows: Tensor, some: Tensor) -> None:
-        """Claim that the results of a port, one for each of `some` rows, are these rows of its table."""
-        wrong = (made.flatten(1) != rows[some].flatten(1)).any(-1)
-        first = int(some[wrong.to(torch.uint8).argmax()])
+        """Claim that the results of launches, for the rows `some` [launches, tokens], are these rows of its table."""
+        right = rows[some.view(-1)].flatten(1)
+        wrong = (made.reshape(right.shape) != right).any(-1)
+        first = int(some.view(-1)[wrong.to(torch.uint8).argmax()])
         self.tally.claim("rows", not bool(wrong.any()), f"{name} of row {first} is another's, or none")
 
     def _made(self, node: Node) -> list[tuple[str, str]]:
@@ -142,7 +154,10 @@ class Sweeper:
             new.copy_(wanted[:, n].reshape(new.shape))
             at.fill_(n)
             results.append(self._launched(n, f"length {n + 1}")[out[0][0]].view(-1, width))
-        kept = self.tools.same_bits(cache[0], wanted) and bool(self.rig.buffer(keys.inputs[0].value).isfinite().all())
+        # All keys are one and the same, as nothing that they are made of changes.
+        every = self.rig.buffer(keys.inputs[0].value)[0]
+        kept = self.tools.same_bits(cache[0], wanted) and bool(every.isfinite().all())
+        kept = kept and self.tools.same_bits(every, every[:, :1].expand(every.shape))
         self.tally.claim("state", kept, "a generation over all lengths: a slot does not hold what was appended to it")
         self._means(wanted.double(), torch.stack(results), out[0][0], int(str(dict(node.attrs).get("window", 0))))
         self.rig.load({name: self.rig.buffer(name).clone() for name in inputs - set(self.parameters)})
@@ -179,43 +194,78 @@ class Sweeper:
         return name
 
     def _choices(self) -> int:
-        """Launch with activations along rows of the weights, each of which must then be chosen."""
+        """Launch with activations along rows of the weights, each of which must then be chosen.
+
+        Every row wins at least once where all these launches may read so many weights, else one row from each of as
+        many equal parts as may, and more while time allows. Each sequence of a batch has a row of its own to choose.
+        """
         chooser = chooser_of(self.region)
         node = next((node for node in self.region.body.nodes if node.op == "argmax"), None)
         if chooser is None or node is None or not (out := self._made(node)):
             return 0
         x, w = self.rig.buffer(chooser.x), self.parameters[chooser.w]
-        if x.numel() != chooser.hidden or w.shape[0] < 2:
+        side = x.numel() // chooser.hidden  # the sequences that choose side by side
+        if self._tokens > self.region.regime.batch or w.shape[0] < 2:
             return 0
-        rng, least = generator(self._seed, "choices"), min(w.shape[0], max(_LEAST, _MULTIPLIED // w.numel()))
-        rows = _from_each_part(w.shape[0], least, rng)
+        rng, least = generator(self._seed, "choices"), max(_LEAST, _MULTIPLIED // w.numel())
+        first = _from_each_part(w.shape[0], min(w.shape[0], least * side), rng)
+        first = first[torch.randperm(len(first), generator=rng)]
+        order = _passes(torch.cat((first, _others(w.shape[0], first, rng))), side)
+        least = min(least, -(-w.shape[0] // side))
         gain = self.parameters[chooser.gain].float() + chooser.offset if chooser.gain else torch.ones(chooser.hidden)
         wide = w.float()
-        order = torch.cat((rows, _others(w.shape[0], rows, rng)))
         spent, count = Allowance(_ALL_S), 0
-        for begin in range(0, len(order), _TOGETHER):
-            some = order[begin : begin + _TOGETHER]
+        for launches in torch.split(order, max(1, _TOGETHER // side)):
+            some = launches.reshape(-1)
             given = (wide[some] / torch.where(gain.abs() < 0.05, 0.05, gain)).to(x.dtype)
             chosen = []
-            for at, row in enumerate(some.tolist()):
-                x.copy_(given[at].view(x.shape))
-                chosen.append(int(self._launched(at, f"row {row}")[out[0][0]].view(-1)[0]))
-            # Only sure winners are checked; these are the logits up to a factor, in float32.
-            logits = (given.float() * gain) @ wide.T
-            if chooser.bias:
-                logits = logits + self.parameters[chooser.bias].float()
-            best = logits.topk(2, dim=-1)
-            sure = (best.indices[:, 0] == some) & (best.values[:, 0] - best.values[:, 1] > _APART * best.values[:, 0])
-            wrong = sure & (torch.tensor(chosen) != some)
-            first = int(wrong.to(torch.uint8).argmax())
-            where = f"an activation along row {int(some[first])}: chose {chosen[first]}"
-            self.tally.claim("choices", not bool(wrong.any()), where)
-            count += len(some)
+            for at, rows in enumerate(launches):
+                x.copy_(given[at * side : (at + 1) * side].view(x.shape))
+                chosen.append(self._launched(at, f"rows {rows.tolist()[:4]}")[out[0][0]].view(-1))
+            self._sure(chooser, (given.float() * gain) @ wide.T, some, torch.cat(chosen))
+            count += len(launches)
             if count >= least and spent.share > 1.0:
                 break
         self.rig.load({chooser.x: x.clone()})
         self._ended("all choices")
         return count
+
+    def _sure(self, chooser: Chooser, logits: Tensor, some: Tensor, chosen: Tensor) -> None:
+        """Claim that those of the rows `some` that surely win were chosen; `logits` are float32, up to a factor."""
+        if chooser.bias:
+            logits = logits + self.parameters[chooser.bias].float()
+        best = logits.topk(2, dim=-1)
+        sure = (best.indices[:, 0] == some) & (best.values[:, 0] - best.values[:, 1] > _APART * best.values[:, 0])
+        wrong = sure & (chosen != some)
+        first = int(wrong.to(torch.uint8).argmax())
+        where = f"an activation along row {int(some[first])}: chose {int(chosen[first])}"
+        self.tally.claim("choices", not bool(wrong.any()), where)
+
+
+def _scattered(extent: int, count: int, rng: torch.Generator) -> Tensor:
+    """Return all rows of a table in launches of `count`, int64 [launches, count], from every part of it first."""
+    first = _from_each_part(extent, min(extent, _POISONED), rng)
+    first = first[torch.randperm(len(first), generator=rng)]
+    every = torch.cat((first, _others(extent, first, rng)))
+    more = torch.randint(0, extent, (-len(every) % count,), generator=rng)
+    return torch.cat((every, more)).view(-1, count)
+
+
+def _windows(extent: int, count: int, rng: torch.Generator) -> Tensor:
+    """Return the windows of `count` adjacent rows of a table, int64 [launches, count], in random order.
+
+    Those that cover the table with little overlap are first.
+    """
+    begins = torch.cat((torch.arange(0, extent - count + 1, count), torch.tensor([extent - count])))
+    begins = begins[torch.randperm(len(begins), generator=rng)]
+    begins = torch.cat((begins, _others(extent - count + 1, begins, rng)))
+    return begins[:, None] + torch.arange(count)
+
+
+def _passes(rows: Tensor, side: int) -> Tensor:
+    """Return launches of `side` rows each, [launches, side]: all of `rows` once for every place among the `side`."""
+    padded = rows[torch.arange(len(rows) + -len(rows) % side) % len(rows)]
+    return torch.cat([padded.roll(place).view(-1, side) for place in range(side)])
 
 
 def _from_each_part(extent: int, count: int, rng: torch.Generator) -> Tensor:

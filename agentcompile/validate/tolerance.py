@@ -92,3 +92,7 @@ class DeclaredArithmetic:
     def coefficient(self) -> float:
         """The c of the element bound."""
         return ACCUMULATION[self.accumulation]
+
+    def weights_of(self, attention: str) -> str:
+        """Return the dtype to which the softmax weights of the attention that makes this value are rounded, or none."""
+        return dict(self.rounds).get(f"{attention}.weights", "")

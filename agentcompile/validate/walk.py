@@ -19,7 +19,7 @@ from agentcompile.validate.attended import Past, Told, attended
 from agentcompile.validate.bound import Bounded
 from agentcompile.validate.coverage import starts
 from agentcompile.validate.propagate import owners
-from agentcompile.validate.rig import Result, Rig, Subject
+from agentcompile.validate.rig import LaunchOrders, Result, Rig, TestedKernel
 from agentcompile.validate.tolerance import ROUNDING_SLACK, TINY, rounding
 from agentcompile.validate.walk_inputs import Feed
 
@@ -39,9 +39,10 @@ _TOGETHER = 64  # the number of launches whose outputs are compared at once, so 
 class Walker:
     """The walks of one candidate through its caches; `parameters` are loaded."""
 
-    def __init__(self, of: Subject, rig: Rig, parameters: Mapping[str, Tensor]) -> None:
+    def __init__(self, of: TestedKernel, rig: Rig, parameters: Mapping[str, Tensor]) -> None:
         self.region, self.facts, self.tally, self.tools = of.region, of.facts, of.tally, of.tools
         self.seed, self.tokens, self.rig, self.parameters = of.seed, of.tokens, rig, parameters
+        self.orders = LaunchOrders(of)
 
     @property
     def span(self) -> int:
@@ -94,7 +95,7 @@ class Walker:
                         cache[b, :, filled[b] : at] = feed.base[port][b, :, filled[b] : at]
                 filled[b] = at + self.span
             self.rig.load({name: tensor[n] for name, tensor in feed.moving.items()})
-            results.append(self.rig.launch([], POISONS[n % len(POISONS)], where, checked=False))
+            results.append(self.rig.launch([], POISONS[n % len(POISONS)], where, run=self.orders.draw(), checked=False))
             whole = (n + 1) * nbytes // _LOOKED > n * nbytes // _LOOKED or n + 1 == len(firsts)
             for port in ports:
                 cache = self.rig.buffer(port)
@@ -147,7 +148,7 @@ class Walker:
         given = torch.stack([result.tensors[found[0]].reshape(made[0].shape) for result in results])
         told, library = dict(node.attrs), self.facts.accumulation == "library"
         scale, window = float(str(told["scale"])), int(str(told.get("window", 0)))
-        inside = self.region.port(found[0]).dtype if library else ""
+        inside = self.region.port(found[0]).dtype if library else self.facts.weights_of(node.outputs[0])
         how = Told(scale=scale, window=window, coefficient=self.facts.coefficient, inside=inside)
         sides = []
         for use in node.inputs[1:3]:

@@ -69,9 +69,10 @@ def walks(
     kept = [walk for walk in found if once[len(walk.ids), walk.prompt] is walk]
     groups: list[Group] = [(walk,) for walk in sorted(kept, key=lambda walk: -len(walk.ids))]
     for batch in batches:
-        room = min(WHOLE, context - SIDE_BY_SIDE)
-        prompts = [1 + 17 * seat % room for seat in range(batch)]
-        groups.append(tuple(_walk(ids(prompt + SIDE_BY_SIDE), prompt) for prompt in prompts))
+        steps = min(SIDE_BY_SIDE, context - 1)
+        room = min(WHOLE, context - steps)
+        prompts = [1 + 17 * row % room for row in range(batch)]
+        groups.append(tuple(_walk(ids(prompt + steps), prompt) for prompt in prompts))
     return tuple(groups)
 
 

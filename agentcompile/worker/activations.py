@@ -25,7 +25,7 @@ _MOST_OUTPUTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class HeldLaunch:
     """One launch of a sample whose outputs still exist when the sample ends."""
 
     launch: int
@@ -102,7 +102,7 @@ class Windows:
             used.random_(0, last + 1, generator=self._generator)
 
 
-class Outputs:
+class OutputBuffers:
     """Buffers for the outputs of several launches of a sample, by port."""
 
     def __init__(self, ports: Sequence[Port], *, seed: int, device: str) -> None:
@@ -126,7 +126,7 @@ class Outputs:
             found[name] = found[name].view(concrete(port.shape))
         return found
 
-    def assign(self, batch: int) -> tuple[list[int], tuple[Seen, ...]]:
+    def assign(self, batch: int) -> tuple[list[int], tuple[HeldLaunch, ...]]:
         """Return the output buffer of each launch of a sample, and the launches whose outputs are not overwritten.
 
         Those are the last and some random ones, at addresses that launches before them used as well, so that no kernel
@@ -139,7 +139,7 @@ class Outputs:
             due = [output for output in open_ if ends[output] == launch]
             chosen.append(due[0] if due else self._random.choice(open_))
         kept: dict[int, int] = {output: launch for launch, output in enumerate(chosen)}
-        seen = (Seen(launch=launch, window=launch % WINDOWS, output=output) for output, launch in kept.items())
+        seen = (HeldLaunch(launch=launch, window=launch % WINDOWS, output=output) for output, launch in kept.items())
         return chosen, tuple(sorted(seen, key=lambda one: one.launch))
 
 

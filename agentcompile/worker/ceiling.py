@@ -19,7 +19,7 @@ from agentcompile.measure.policy import POLICY
 from agentcompile.measure.residency import block, rotation_bytes
 from agentcompile.measure.rounds import Arm
 from agentcompile.measure.selftest import SelfTest, selftest
-from agentcompile.runtime.native import Call, Executor, Program
+from agentcompile.runtime.native import Call, Executor, NativeProgram
 from agentcompile.worker.known import known_library
 from agentcompile.worker.protocol import CheckHarness, Setup
 
@@ -198,7 +198,7 @@ def tested(request: CheckHarness, arm: Callable[[float], Arm], quantum: int) -> 
 
 class _Repeated:
     def __init__(self, executor: Executor, call: Call, factor: float) -> None:
-        self._program, self._factor = Program(executor, [call]), factor
+        self._program, self._factor = NativeProgram(executor, [call]), factor
 
     def interval(self, batch: int) -> Interval:
         settle()
@@ -219,7 +219,7 @@ class _Probe:
     def rate(self, name: str, data: torch.Tensor, count: int, work: int, repeat: int = 1) -> _Rate:
         """Return the best rate of a few undisturbed runs, or of all in the time limit, in `work` a second."""
         call, keep = self.bound(name, data, count, torch.zeros(16 * self._executor.threads))
-        program = Program(self._executor, [call])
+        program = NativeProgram(self._executor, [call])
         program.run()
         tries: list[Interval] = []
         calm = 0
@@ -234,7 +234,7 @@ class _Probe:
     def run(self, name: str, data: torch.Tensor, count: int, outputs: int) -> torch.Tensor:
         out = torch.zeros(outputs)
         call, keep = self.bound(name, data, count, out)
-        Program(self._executor, [call]).run()
+        NativeProgram(self._executor, [call]).run()
         del keep
         return out
 

@@ -17,7 +17,7 @@ from agentcompile.worker.limits import limit_memory
 if TYPE_CHECKING:
     from agentcompile.ir.timing import Samples
     from agentcompile.worker.box import Box
-    from agentcompile.worker.gpu import Gpu
+    from agentcompile.worker.gpu import GpuDevice
     from agentcompile.worker.host import Host
 
 
@@ -27,7 +27,7 @@ class Desk:
     def __init__(self, box: Box, *, confined: bool = False) -> None:
         self._box, self._confined = box, confined
         self._setup: p.Setup | None = None
-        self._device: Gpu | Host | None = None
+        self._device: GpuDevice | Host | None = None
 
     def handle(self, request: p.Request) -> p.Reply:
         """Answer one request; whatever the candidate makes PyTorch raise passes through."""
@@ -37,7 +37,7 @@ class Desk:
             case p.Build():
                 return self._build(request)
             case p.Validate():
-                return p.Report(report=self.device.validate(request))
+                return p.SuiteReport(report=self.device.validate(request))
             case p.Time() | p.TimeSteps() | p.TimePrompts():
                 return self._timed(request)
             case p.FeedModel():
@@ -51,7 +51,7 @@ class Desk:
             case p.Canary():
                 if self.device.alive():
                     return p.Alive()
-                return p.Fault(error="a kernel that is known to be right gave a wrong answer")
+                return p.WorkerFault(error="a kernel that is known to be right gave a wrong answer")
             case _:
                 assert_never(request)
 
@@ -62,13 +62,13 @@ class Desk:
         return self._setup
 
     @property
-    def device(self) -> Gpu | Host:
+    def device(self) -> GpuDevice | Host:
         """The device that `Setup` names, ready to use."""
         if self._device is None:
             if backend_of(self.setup.device).queued:
-                from agentcompile.worker.gpu import Gpu
+                from agentcompile.worker.gpu import GpuDevice
 
-                self._device = Gpu(self.setup, self._box)
+                self._device = GpuDevice(self.setup, self._box)
             else:
                 from agentcompile.worker.host import Host
 
@@ -85,13 +85,13 @@ class Desk:
             limit_memory(setup.memory_bytes)
         return p.Ready()
 
-    def _furnish(self) -> p.Alive | p.Fault:
+    def _furnish(self) -> p.Alive | p.WorkerFault:
         self.device.furnish()
-        return p.Alive() if self.device.alive() else p.Fault(error="a kernel that is known to be right is wrong")
+        return p.Alive() if self.device.alive() else p.WorkerFault(error="a kernel that is known to be right is wrong")
 
-    def _timed(self, request: p.Timer) -> p.Timed | p.Wrong:
+    def _timed(self, request: p.Timer) -> p.RoundsTimed | p.Wrong:
         try:
-            return p.Timed(samples=self._samples(request))
+            return p.RoundsTimed(samples=self._samples(request))
         except p.WrongOutput as wrong:
             return p.Wrong(arm=wrong.arm, report=wrong.report)
 
@@ -114,7 +114,7 @@ class Desk:
                 raise
             return p.Lacking(resource=resource, detail=first_line(error))
 
-    def _build(self, request: p.Build) -> p.Built | BuildFailed | TimedOut | Disturbed:
+    def _build(self, request: p.Build) -> p.BinaryBuilt | BuildFailed | TimedOut | Disturbed:
         store, toolchain = Store(Path(self.setup.store)), self.setup.toolchain
         try:
             made = compile(request.source, store, toolchain=toolchain, limit_s=request.limit_s, fenced=request.fenced)
@@ -123,4 +123,4 @@ class Desk:
             raise
         if isinstance(made, BuildFailed):  # a full disk, too, makes a compiler fail; temporary files are gone by now
             store.prove()
-        return made if isinstance(made, (BuildFailed, TimedOut, Disturbed)) else p.Built(binary=made)
+        return made if isinstance(made, (BuildFailed, TimedOut, Disturbed)) else p.BinaryBuilt(binary=made)

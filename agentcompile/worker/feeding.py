@@ -35,8 +35,8 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """A model in memory; `together` maps a number of seats to a function of one step in them: logits [seats, vocab]."""
+class BoundModel:
+    """A model in memory; `together` maps a number of rows to a function of one step in them: logits [rows, vocab]."""
 
     model: CompiledModel
     memory: Memory
@@ -80,7 +80,7 @@ class _Prefill:
         self.capacity, self.run = chunks.capacity, pulse.after(chunks.run)
 
 
-def feed(request: FeedModel, loaded: Loaded, box: Box, pulse: Pulse) -> Fed:
+def feed(request: FeedModel, loaded: BoundModel, box: Box, pulse: Pulse) -> Fed:
     """Run every walk of `request` and write its logits rows to the file that the request names."""
     rows = 0
     with Path(request.out).open("wb") as file:
@@ -96,28 +96,28 @@ def feed(request: FeedModel, loaded: Loaded, box: Box, pulse: Pulse) -> Fed:
     return Fed(rows=rows, longest_s=pulse.longest_s)
 
 
-def _side_by_side(loaded: Loaded, group: Group) -> list[torch.Tensor]:
-    """Prefill each prompt in the first seat, copy its cache to its own seat, then run steps of all seats at once."""
+def _side_by_side(loaded: BoundModel, group: Group) -> list[torch.Tensor]:
+    """Prefill each prompt in the first row, copy its cache to its own row, then run steps of all rows at once."""
     memory, step = loaded.memory, loaded.together[len(group)]
     found: list[list[torch.Tensor]] = [[] for _ in group]
-    for seat in reversed(range(len(group))):  # the first seat's last, since every prompt passes through it
-        walk = group[seat]
+    for row in reversed(range(len(group))):  # the first row's last, since every prompt passes through it
+        walk = group[row]
         logits = loaded.model.prefill(walk.ids[: walk.prompt])
         if walk.prompt - 1 in walk.scored:
-            found[seat].append(logits)
-        for state in memory.states() if seat else []:
-            state[seat, :, : walk.prompt].copy_(state[0, :, : walk.prompt])
+            found[row].append(logits)
+        for state in memory.states() if row else []:
+            state[row, :, : walk.prompt].copy_(state[0, :, : walk.prompt])
     for number in range(group[0].steps):
-        for seat, walk in enumerate(group):
-            memory.tokens[seat], memory.positions[seat] = walk.ids[walk.prompt + number], walk.prompt + number
+        for row, walk in enumerate(group):
+            memory.tokens[row], memory.positions[row] = walk.ids[walk.prompt + number], walk.prompt + number
         logits = step()
-        for seat, walk in enumerate(group):
+        for row, walk in enumerate(group):
             if walk.prompt + number in walk.scored:
-                found[seat].append(logits[seat].float().clone())
+                found[row].append(logits[row].float().clone())
     return [torch.stack(rows) for rows in found]
 
 
-def host_model(request: FeedModel, executor: Executor, pulse: Pulse) -> Loaded:
+def host_model(request: FeedModel, executor: Executor, pulse: Pulse) -> BoundModel:
     """Bind the programs of `request` to the host's memory, whose KV cache is filled with random numbers."""
     programs = _programs(request)
     read = pulse.after(Checkpoint.open(request.checkpoint).tensor)
@@ -129,10 +129,10 @@ def host_model(request: FeedModel, executor: Executor, pulse: Pulse) -> Loaded:
     ]
     (_, chunk), *_ = request.prefill
     prefill = HostStep(chunk, memory, executor, libraries, capacity=request.capacity)
-    return Loaded(model=_model(request, steps, prefill, memory, pulse), memory=memory, together={})
+    return BoundModel(model=_model(request, steps, prefill, memory, pulse), memory=memory, together={})
 
 
-def device_model(request: FeedModel, target: Target, pulse: Pulse) -> Loaded:
+def device_model(request: FeedModel, target: Target, pulse: Pulse) -> BoundModel:
     """Bind the programs of `request` to the device's memory; the kernel that ends a step is among its binaries."""
     from agentcompile.runtime.device_decode import DeviceDecode, DevicePrefill
     from agentcompile.runtime.device_step import DeviceStep, advance_source, on_device, overlaps_launches
@@ -158,7 +158,7 @@ def device_model(request: FeedModel, target: Target, pulse: Pulse) -> Loaded:
         prefill = DevicePrefill(
             lambda tokens: (chunks[tokens], modules), memory, decode, capacity=request.capacity, overlap=overlap
         )
-    return Loaded(model=_model(request, steps, prefill, memory, pulse), memory=memory, together=together)
+    return BoundModel(model=_model(request, steps, prefill, memory, pulse), memory=memory, together=together)
 
 
 def _replayed(step: DeviceStep) -> Callable[[], torch.Tensor]:

@@ -23,13 +23,15 @@ from agentcompile.runtime.driver import Module
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.memory import Memory
 from agentcompile.validate import validate
+from agentcompile.validate.endurance import MakeLoop
 from agentcompile.validate.production import Late
 from agentcompile.validate.rig import Instruments
 from agentcompile.worker import protocol as p
 from agentcompile.worker.box import Box
 from agentcompile.worker.feeding import Pulse, device_model, feed
-from agentcompile.worker.gpu_ceiling import Probe
-from agentcompile.worker.gpu_launch import Buffers, device_runner
+from agentcompile.worker.gpu_ceiling import CeilingProbe
+from agentcompile.worker.gpu_launch import Buffers, device_binder, device_runner
+from agentcompile.worker.gpu_looping import device_looper
 from agentcompile.worker.gpu_timing import gpu_time_arms, gpu_time_steps
 from agentcompile.worker.housing import house
 from agentcompile.worker.late import Predecessor
@@ -37,7 +39,7 @@ from agentcompile.worker.launch import facts_of, inputs_of, store_outputs
 from agentcompile.worker.steps import constants
 
 
-class Gpu:
+class GpuDevice:
     """The device that `Setup` names."""
 
     def __init__(self, setup: p.Setup, box: Box) -> None:
@@ -56,11 +58,13 @@ class Gpu:
         """Run the correctness suite on the device."""
         implementation, region = request.implementation, request.region
         late: Late | None = None
+        loop: MakeLoop | None = None
         if implementation.source.language == "library":
             run = _library_runner(implementation, region)
         else:
             module, arch = Module(Path(implementation.binary.path)), self._setup.target.arch
             run = device_runner(implementation.source, region, module, arch)
+            loop = device_looper(device_binder(implementation.source, region, module, arch), torch.cuda.synchronize)
             if overlaps_launches(arch):
                 self._predecessor = self._predecessor or Predecessor(self._setup)
                 late = self._predecessor.before(implementation.source, region, module)
@@ -76,6 +80,7 @@ class Gpu:
                 house=house("cuda"),
                 late=late,
                 launches=request.launches if implementation.source.language != "library" else 0,
+                loop=loop,
             )
 
     def time(self, request: p.Time) -> Samples:
@@ -95,7 +100,7 @@ class Gpu:
 
     def ceiling(self) -> Ceiling:
         """Measure the device's roofline limits."""
-        return Probe(self._setup).ceiling()
+        return CeilingProbe(self._setup).ceiling()
 
     def furnish(self) -> None:
         """Build every kernel of our own that requests need."""
@@ -104,11 +109,11 @@ class Gpu:
 
     def alive(self) -> bool:
         """Return whether a kernel that is known to be right gives its answer."""
-        return Probe(self._setup).alive()
+        return CeilingProbe(self._setup).alive()
 
     def selftest(self, request: p.CheckHarness) -> SelfTest:
         """Run the timing harness's self-test on the device's clock."""
-        return Probe(self._setup).selftest(request)
+        return CeilingProbe(self._setup).selftest(request)
 
     def _memory(self, request: p.TimeSteps) -> Memory:
         """Return the checkpoint's weights on the device, kept from one request to the next of the same model."""

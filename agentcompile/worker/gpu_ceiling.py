@@ -15,7 +15,7 @@ from agentcompile.measure.selftest import SelfTest
 from agentcompile.runtime.device_step import captured
 from agentcompile.runtime.driver import Call
 from agentcompile.worker.ceiling import tested
-from agentcompile.worker.gpu_timing import QUANTUM_NS, Stopwatch
+from agentcompile.worker.gpu_timing import QUANTUM_NS, DeviceTimer
 from agentcompile.worker.known import known_kernels
 from agentcompile.worker.protocol import CheckHarness, Setup
 
@@ -44,7 +44,7 @@ extern "C" __global__ void canary(const __grid_constant__ canary_args a) {
 """
 
 
-class Probe:
+class CeilingProbe:
     """Kernels of our own that measure and check the current device."""
 
     def __init__(self, setup: Setup) -> None:
@@ -72,7 +72,7 @@ class Probe:
         def multiply() -> None:
             torch.mm(a, a, out=out)
 
-        product, watch = captured(multiply), Stopwatch()
+        product, watch = captured(multiply), DeviceTimer()
         ns = min(watch.elapsed(product.replay).ns for _ in range(_TRIES))
         return Ceiling(dram_bytes_per_s=dram, cache_bytes_per_s=max(cache, dram), flops_per_s=2e9 * _MATRIX**3 / ns)
 
@@ -88,7 +88,7 @@ class Probe:
     def _rate(self, data: torch.Tensor, nbytes: int, blocks: int, repeat: int) -> float:
         call, keep = self._reads(data, nbytes, blocks)
         graph = captured(lambda: call.run(torch.cuda.current_stream().cuda_stream), times=repeat)
-        watch = Stopwatch()
+        watch = DeviceTimer()
         ns = min(watch.elapsed(graph.replay).ns for _ in range(_TRIES))
         del keep
         return 1e9 * nbytes * repeat / ns
@@ -108,7 +108,7 @@ class Probe:
 class _Repeated:
     def __init__(self, call: Call, factor: float) -> None:
         self._call, self._factor = call, factor
-        self._watch = Stopwatch()
+        self._watch = DeviceTimer()
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     def interval(self, batch: int) -> Interval:

@@ -10,26 +10,39 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.template import Source
 from agentcompile.runtime.device_step import overlaps_launches
 from agentcompile.runtime.driver import Call, Module
-from agentcompile.runtime.overlap import Access, accesses_of, overlapping
+from agentcompile.runtime.overlap import CallAccess, accesses_of, overlapping
 
 Buffers = Mapping[str, torch.Tensor]
 
 
 def device_runner(source: Source, region: Region, module: Module, arch: str) -> Callable[[Buffers], None]:
     """Return a function that launches a candidate once on given buffers and waits; a failure ends the context."""
-    bound: dict[frozenset[tuple[str, int]], list[Call]] = {}
+    binder, bound = device_binder(source, region, module, arch), dict[frozenset[tuple[str, int]], Callable[[], None]]()
 
     def run(buffers: Buffers) -> None:
         places = frozenset((name, tensor.data_ptr()) for name, tensor in buffers.items())
-        if (calls := bound.get(places)) is None:  # a generation's launches are on a few sets of buffers
-            calls = bind_all(source, region, module, [buffers], rotated=(), overlap=overlaps_launches(arch))
-            bound[places] = calls
-        stream = torch.cuda.current_stream().cuda_stream
-        for call in calls:
-            call.run(stream)
+        if (launch := bound.get(places)) is None:  # a candidate is launched often on a few sets of buffers
+            bound[places] = launch = binder(buffers)
+        launch()
         torch.cuda.synchronize()
 
     return run
+
+
+def device_binder(source: Source, region: Region, module: Module, arch: str) -> Callable[[Buffers], Callable[[], None]]:
+    """Return a function that binds a candidate to buffers; what it returns queues one launch on the current stream."""
+
+    def bind(buffers: Buffers) -> Callable[[], None]:
+        calls = bind_all(source, region, module, [buffers], rotated=(), overlap=overlaps_launches(arch))
+
+        def launch() -> None:
+            stream = torch.cuda.current_stream().cuda_stream
+            for call in calls:
+                call.run(stream)
+
+        return launch
+
+    return bind
 
 
 def bind_all(
@@ -50,7 +63,7 @@ def bind_all(
     """
     names = [*(port.name for port in region.ports), *(name for name, *_ in source.workspaces)]
     fixed = [port.name for port in region.ports if port.role == "weight"]
-    accesses = [] if written is None else [Access(early=frozenset(), writes=frozenset(written), waits=False)]
+    accesses = [] if written is None else [CallAccess(early=frozenset(), writes=frozenset(written), waits=False)]
     known = len(accesses)
     for buffers in slots:
         bound = {name: f"{name}@{buffers[name].data_ptr()}" if name in rotated else name for name in names}

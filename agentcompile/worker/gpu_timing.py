@@ -28,7 +28,7 @@ from agentcompile.runtime.device_step import DeviceStep, captured, enqueued, fir
 from agentcompile.runtime.driver import Module
 from agentcompile.runtime.library import bind as bind_library
 from agentcompile.runtime.memory import Memory
-from agentcompile.worker.activations import WINDOWS, Seen
+from agentcompile.worker.activations import WINDOWS, HeldLaunch
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.gpu_launch import bind_all
 from agentcompile.worker.inputs import Inputs
@@ -88,21 +88,21 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
         bind = first_chunk if program.phase == "prefill" else DeviceStep
         steps.append(bind(program, memory, modules, overlap=overlap))
     arms = [_StepArm(step, box, index, request.unroll) for index, step in enumerate(steps)]
-    seats = memory.tokens[: programs[0].batch]  # a prefill chunk does not read them
+    fed_tokens = memory.tokens[: programs[0].batch]  # a prefill chunk does not read them
     runs = [arm.once for arm in arms]
     vocab = steps[0].logits.shape[-1]
     live(memory, programs, runs, vocab=vocab, seed=request.seed)
     memory.positions.fill_(request.position)
-    probe = Probe(seats, programs, runs, vocab=vocab, seed=request.seed)
+    probe = Probe(fed_tokens, programs, runs, vocab=vocab, seed=request.seed)
     probe.check("before")
     turns = Turns()
-    samples = timed([_Fresh(arm, seats, probe) for arm in arms], request, box, _STEP_QUANTUM_NS)
+    samples = timed([_Fresh(arm, fed_tokens, probe) for arm in arms], request, box, _STEP_QUANTUM_NS)
     probe.check("after")
     box.write(NOTHING)
     return replace(samples, turn_ns=turns.turn_ns())
 
 
-class Stopwatch:
+class DeviceTimer:
     """A timer of work queued on the device, which is kept busy until all is queued: host delays are not timed."""
 
     def __init__(self) -> None:
@@ -138,9 +138,9 @@ class _Graphs(ABC):
 
     def __init__(self, inputs: Inputs, box: Box, index: int) -> None:
         self._inputs, self._box, self._index = inputs, box, index
-        self._samples: dict[int, tuple[torch.cuda.CUDAGraph, tuple[Seen, ...]]] = {}
+        self._samples: dict[int, tuple[torch.cuda.CUDAGraph, tuple[HeldLaunch, ...]]] = {}
         """Batches as graphs, with the launches whose outputs are not overwritten."""
-        self._watch = Stopwatch()
+        self._watch = DeviceTimer()
 
     def interval(self, batch: int) -> Interval:
         self._box.write(self._index)
@@ -160,7 +160,7 @@ class _Graphs(ABC):
         """Return what launches the arm once for each of `outputs`, on the slots and windows from the first on."""
 
     @abstractmethod
-    def _examine(self, seen: Sequence[Seen], batch: int) -> None:
+    def _examine(self, seen: Sequence[HeldLaunch], batch: int) -> None:
         """Check the outputs that the sample left."""
 
     def _turn(self, batch: int) -> list[tuple[int, int]]:
@@ -195,7 +195,7 @@ class _KernelArm(_Graphs):
 
         return body
 
-    def _examine(self, seen: Sequence[Seen], batch: int) -> None:
+    def _examine(self, seen: Sequence[HeldLaunch], batch: int) -> None:
         if self._witness.due:
             self._witness.examine(seen, 0, batch)
 
@@ -223,7 +223,7 @@ class _TorchArm(_Graphs):
 
         return body
 
-    def _examine(self, seen: Sequence[Seen], batch: int) -> None:
+    def _examine(self, seen: Sequence[HeldLaunch], batch: int) -> None:
         """Check nothing: PyTorch is the reference."""
 
 
@@ -237,7 +237,7 @@ class _StepArm:
     def __init__(self, step: DeviceStep, box: Box, index: int, unroll: int) -> None:
         self._box, self._index, self._unroll = box, index, unroll
         self._step, self._one, self._some = step, step.graph(), step.graph(unroll)
-        self._watch = Stopwatch()
+        self._watch = DeviceTimer()
 
     def once(self) -> torch.Tensor:
         self._box.write(self._index)

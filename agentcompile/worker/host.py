@@ -20,6 +20,7 @@ from agentcompile.runtime.native import Executor
 from agentcompile.runtime.openmp import fair_threads
 from agentcompile.system.store import Store
 from agentcompile.validate import validate
+from agentcompile.validate.chunk import AnyChunk
 from agentcompile.validate.rig import Instruments
 from agentcompile.worker import protocol as p
 from agentcompile.worker.box import Box
@@ -27,11 +28,11 @@ from agentcompile.worker.ceiling import alive, check_harness, measure_ceiling
 from agentcompile.worker.feeding import Pulse, feed, host_model
 from agentcompile.worker.housing import house
 from agentcompile.worker.known import prove_builds
-from agentcompile.worker.launch import binder, facts_of, in_turn, runner
+from agentcompile.worker.launch import binder, chunk_in_turn, chunk_runner, facts_of, in_turn, runner
 from agentcompile.worker.looping import looper
 from agentcompile.worker.probes import Probes
 from agentcompile.worker.prompts import time_prompts
-from agentcompile.worker.state import Watch
+from agentcompile.worker.state import ProcessWatch
 from agentcompile.worker.steps import time_steps
 from agentcompile.worker.timing import time_arms
 
@@ -48,7 +49,7 @@ class Host:
     def validate(self, request: p.Validate) -> NumericReport:
         """Run the correctness suite, then check that the process is in the state it was in before."""
         implementation, native = request.implementation, request.implementation.source.language != "library"
-        watch = Watch(self._probes)
+        watch = ProcessWatch(self._probes)
         runner(implementation, request.region, self._executor)
         watch.loaded()
         # On a busy machine each of the reference's many small operators would wait for a thread that has lost its core.
@@ -57,11 +58,11 @@ class Host:
             report = self._validated(request, request.region, watch)
             for region in request.lengths:
                 if report.ok:
-                    shorter = replace(request, depth="search", repeats=2, launches=0)
+                    shorter = replace(request, depth="search", repeats=2, launches=0, chunk=())
                     report = report.and_of(self._validated(shorter, region, watch), _tokens(region))
         return replace(report, checks=(*report.checks, watch.check()))
 
-    def _validated(self, request: p.Validate, region: Region, watch: Watch) -> NumericReport:
+    def _validated(self, request: p.Validate, region: Region, watch: ProcessWatch) -> NumericReport:
         implementation, native = request.implementation, request.implementation.source.language != "library"
         spoil = self._probes.spoil_stack
         run = runner(implementation, region, self._executor, spoil)
@@ -77,7 +78,18 @@ class Host:
             house=house(),
             launches=request.launches if native else 0,
             loop=watch.within(looper(self._probes, binder(implementation, region))) if native else None,
+            chunk=self._any_chunk(request) if native else None,
         )
+
+    def _any_chunk(self, request: p.Validate) -> AnyChunk | None:
+        """Return what launches on chunks of any length; None where their length is fixed."""
+        if not request.chunk:
+            return None
+        longest = max(dict(one.dims)["tokens"] for one in (request.region, *request.lengths))
+        implementation, spoil = request.implementation, self._probes.spoil_stack
+        run = chunk_runner(implementation, self._executor, spoil)
+        serial = chunk_in_turn(implementation, self._setup.target.threads, spoil)
+        return AnyChunk(region=request.chunk[0], longest=longest, run=run, serial=serial)
 
     @functools.cached_property
     def _probes(self) -> Probes:
@@ -85,7 +97,7 @@ class Host:
 
     def time(self, request: p.Time) -> Samples:
         """Time arms in interleaved rounds."""
-        return time_arms(request, self._executor, self._setup.target, self._box, Watch(self._probes))
+        return time_arms(request, self._executor, self._setup.target, self._box, ProcessWatch(self._probes))
 
     def steps(self, request: p.TimeSteps) -> Samples:
         """Time whole steps in interleaved rounds."""

@@ -13,7 +13,7 @@ from agentcompile.ir.target import Target
 from agentcompile.measure.residency import Need, Slots, rotation_bytes
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.ops.reference import DTYPES
-from agentcompile.worker.activations import Outputs, Windows
+from agentcompile.worker.activations import OutputBuffers, Windows
 from agentcompile.worker.protocol import Implementation, Time
 
 
@@ -32,7 +32,7 @@ class Inputs:
         activations = [port for port in request.region.ports if port.role not in ("weight", "state", "output")]
         self.windows = Windows(request.region, activations, seed=request.seed + 1, device=device)
         outputs = [port for port in request.region.ports if port.role == "output"]
-        self.outputs = Outputs(outputs, seed=request.seed + 2, device=device)
+        self.outputs = OutputBuffers(outputs, seed=request.seed + 2, device=device)
         self._next = 0
         last = target.cache_bytes[-1] if target.cache_bytes else 0
         flushed = backend_of(device).own_memory and request.residency == "dram"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from agentcompile.ir.region import Region
 from agentcompile.ir.template import COUNT, Source
 from agentcompile.ops.reference import DTYPES
 from agentcompile.runtime.library import bind as bind_library
-from agentcompile.runtime.native import Call, Executor, Library, Program
+from agentcompile.runtime.native import Call, Executor, Library, NativeProgram
 from agentcompile.validate import DeclaredArithmetic
 from agentcompile.worker.protocol import Implementation
 
@@ -48,13 +48,40 @@ def runner(
         call = bind_library(source.call, region, source.settings)
         return lambda buffers: store_outputs(call(inputs_of(region, buffers)), buffers)
     bound, ahead = binder(implementation, region), [before] if before is not None else []
-    return lambda buffers: Program(executor, [c for call in bound(buffers) for c in (*ahead, call)]).run()
+    return lambda buffers: NativeProgram(executor, [c for call in bound(buffers) for c in (*ahead, call)]).run()
 
 
 def binder(implementation: Implementation, region: Region) -> Callable[[Buffers], list[Call]]:
     """Return a function that binds a compiled candidate's launches to the given buffers."""
     binary, own = Library(Path(implementation.binary.path)), chunk_tokens(region)
     return lambda buffers: bind(implementation.source, binary, {**buffers, **own})
+
+
+def chunk_runner(
+    implementation: Implementation, executor: Executor, before: Call | None = None
+) -> Callable[[Buffers, int], None]:
+    """Return a function that launches a compiled candidate on a chunk of a number of tokens, as `runner` does."""
+    binary, ahead = Library(Path(implementation.binary.path)), [before] if before is not None else []
+
+    def run(buffers: Buffers, tokens: int) -> None:
+        own = torch.tensor([tokens])
+        bound = bind(implementation.source, binary, {**buffers, COUNT: own})
+        NativeProgram(executor, [c for call in bound for c in (*ahead, call)]).run()
+
+    return run
+
+
+def chunk_in_turn(
+    implementation: Implementation, threads: int, before: Call | None = None
+) -> Callable[[Buffers, int, bool], None]:
+    """Return a function that runs a compiled candidate's ranks in turn on a number of tokens, as `in_turn` does."""
+    binary = Library(Path(implementation.binary.path))
+
+    def run(buffers: Buffers, tokens: int, backwards: bool) -> None:
+        own = torch.tensor([tokens])
+        _in_turn(bind(implementation.source, binary, {**buffers, COUNT: own}), threads, before, backwards)
+
+    return run
 
 
 def chunk_tokens(region: Region) -> dict[str, torch.Tensor]:
@@ -69,18 +96,18 @@ def in_turn(
     if implementation.source.language == "library":
         return None
     bound = binder(implementation, region)
+    return lambda buffers, backwards: _in_turn(bound(buffers), threads, before, backwards)
+
+
+def _in_turn(calls: Sequence[Call], threads: int, before: Call | None, backwards: bool) -> None:
     kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
-
-    def run(buffers: Buffers, backwards: bool) -> None:
-        for call in bound(buffers):
-            pointers = (ctypes.c_void_p * max(len(call.pointers), 1))(*call.pointers)
-            ranks = range(threads)
-            for rank in reversed(ranks) if backwards else ranks:
-                if before is not None:
-                    kernel(before.address)(ctypes.addressof(pointers), rank, threads)
-                kernel(call.address)(ctypes.addressof(pointers), rank, threads)
-
-    return run
+    for call in calls:
+        pointers = (ctypes.c_void_p * max(len(call.pointers), 1))(*call.pointers)
+        ranks = range(threads)
+        for rank in reversed(ranks) if backwards else ranks:
+            if before is not None:
+                kernel(before.address)(ctypes.addressof(pointers), rank, threads)
+            kernel(call.address)(ctypes.addressof(pointers), rank, threads)
 
 
 def facts_of(implementation: Implementation) -> DeclaredArithmetic:

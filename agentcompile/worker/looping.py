@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from agentcompile.runtime.native import Call, Program
+from agentcompile.runtime.native import Call, NativeProgram
 from agentcompile.validate.endurance import Turn
 from agentcompile.worker.probes import RANK_WORDS, Probes
+from agentcompile.worker.stacks import left_on_stacks
 
 _LOOK = 64  # how many calls of `run` pass before the slower way of running is timed again
 
@@ -25,12 +26,13 @@ class NativeLoop:
     def __init__(self, probes: Probes, calls: Sequence[Call], turns: Sequence[Turn]) -> None:
         self._tally = torch.zeros(probes.executor.threads * RANK_WORDS, dtype=torch.int64)
         self._keep: list[object] = [turns]
+        self._own = [own for _ in turns for own in (*[True] * len(calls), False)]
         listed: list[Call] = []
         for turn in turns:
             table = torch.tensor(_table(turn), dtype=torch.int64)
             self._keep.append(table)
             listed += [*calls, probes.call("turn", [self._tally, table])]
-        self._program = Program(probes.executor, listed)
+        self._program = NativeProgram(probes.executor, listed)
         self._probes, self._runs = probes, 0
         self._round_s = [0.0, 0.0]  # the seconds of a round, on all threads and with ranks in turn
 
@@ -53,6 +55,10 @@ class NativeLoop:
         taken = (time.monotonic() - begin) / rounds
         known = self._round_s[way]
         self._round_s[way] = taken if rounds > 1 or known == 0.0 else min(known, taken)
+
+    def kept(self) -> str:
+        """Return what the launches keep on their stacks, in words; they are counted as those of `run` are."""
+        return left_on_stacks(self._probes, self._program, self._own)
 
     def wrong(self) -> tuple[int, int]:
         """Return the number of launches in which any rank found a difference, and the number of the first."""

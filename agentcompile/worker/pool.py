@@ -179,7 +179,7 @@ class WorkerPool:
             outcome = worker.answer(p.Furnish(), limit_s=4 * self._limits.build_s + self._limits.start_s)
         finally:
             worker.kill()
-        if isinstance(outcome, p.Fault) and outcome.environment:
+        if isinstance(outcome, p.WorkerFault) and outcome.environment:
             raise AgentCompileError(outcome.error, exit_code=ExitCode.ENVIRONMENT, hint=outcome.hint)
         if not isinstance(outcome, p.Alive):
             raise environment(f"kernels that are known to be right do not build here: {said(outcome)}")
@@ -194,7 +194,7 @@ class WorkerPool:
                 slot.disturbed = False
                 return
             slot.clear(disturbed=True)
-        if isinstance(outcome, p.Fault) and outcome.environment:
+        if isinstance(outcome, p.WorkerFault) and outcome.environment:
             raise AgentCompileError(outcome.error, exit_code=ExitCode.ENVIRONMENT, hint=outcome.hint)
         raise environment(f"a kernel that is known to be right fails on this machine: {said(outcome)}")
 
@@ -206,7 +206,7 @@ def from_outside(outcome: Outcome) -> bool:
 
 def shakes(outcome: Outcome) -> bool:
     """Return whether the outcome casts doubt on the device: an error may affect more than its process."""
-    return isinstance(outcome, (Lost, Expired, p.Fault))
+    return isinstance(outcome, (Lost, Expired, p.WorkerFault))
 
 
 def failure(outcome: Outcome, stage: Stage) -> BuildFailed | Incorrect | Death:
@@ -221,7 +221,7 @@ def failure(outcome: Outcome, stage: Stage) -> BuildFailed | Incorrect | Death:
     match outcome:
         case BuildFailed() | TimedOut() | Disturbed():
             return outcome
-        case p.Report() | p.Wrong():
+        case p.SuiteReport() | p.Wrong():
             return Incorrect(report=outcome.report)
         case Lost(outside=True):
             return Disturbed(stage=stage, detail=outcome.detail)
@@ -229,9 +229,9 @@ def failure(outcome: Outcome, stage: Stage) -> BuildFailed | Incorrect | Death:
             return Crashed(stage=stage, signal=outcome.signal, detail=outcome.detail)
         case Expired():
             return TimedOut(stage=stage, limit_s=outcome.limit_s)
-        case p.Fault(environment=False):
+        case p.WorkerFault(environment=False):
             return Crashed(stage=stage, signal=0, detail=outcome.error)
-        case p.Fault():
+        case p.WorkerFault():
             raise AgentCompileError(outcome.error, exit_code=ExitCode.ENVIRONMENT, hint=outcome.hint)
         case _:
             raise AssertionError(f"{stage}: {outcome!r}")
@@ -244,7 +244,7 @@ def said(outcome: Outcome) -> str:
             return outcome.detail
         case Expired():
             return f"no answer within {outcome.limit_s:g} s"
-        case p.Fault():
+        case p.WorkerFault():
             return outcome.error
         case _:
             return type(outcome).__name__

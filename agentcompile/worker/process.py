@@ -20,7 +20,7 @@ from agentcompile.measure.clock import waited_s
 from agentcompile.sandbox import Fence
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.frames import FrameError, Splitter, pack
-from agentcompile.worker.protocol import Answer, Ask, Ready, Reply, Request, Setup
+from agentcompile.worker.protocol import Ready, Reply, Request, Setup, WorkerAnswer, WorkerRequest
 from agentcompile.worker.zygote import Zygote
 
 _TAIL_BYTES = 4096
@@ -78,7 +78,7 @@ class Worker:
         self._outcome: Outcome | None = None
         self._dead = self._ended = self._log_ended = False
         self._setup_token = secrets.token_hex(8)
-        self._unsent = pack(encode(Ask(token=self._setup_token, request=setup)))
+        self._unsent = pack(encode(WorkerRequest(token=self._setup_token, request=setup)))
 
     @property
     def busy(self) -> bool:
@@ -114,7 +114,7 @@ class Worker:
         assert not self.busy, "one request at a time"
         self._token, self._limit_s = secrets.token_hex(8), limit_s
         self._begin()
-        self._unsent += pack(encode(Ask(token=self._token, request=request)))
+        self._unsent += pack(encode(WorkerRequest(token=self._token, request=request)))
         self.pump()
 
     def take(self) -> Outcome:
@@ -187,7 +187,7 @@ class Worker:
         """Read the frames that the worker wrote; return False, with the worker lost, when they are broken."""  # noqa: DOC501
         try:
             for message, _ in self._splitter.feed(data):
-                answer: Answer = decode(Answer, message)
+                answer: WorkerAnswer = decode(WorkerAnswer, message)
                 if answer.token == self._setup_token and isinstance(answer.reply, Ready):
                     self._setup_token = ""
                 elif answer.token != self._token or not self._token or self.done:

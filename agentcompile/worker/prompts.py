@@ -16,7 +16,7 @@ from agentcompile.ir.program import Program
 from agentcompile.ir.timing import Interval, Samples
 from agentcompile.ir.trial import Check
 from agentcompile.measure.clock import Others, interval, quantum_ns, settle
-from agentcompile.runtime.generator import Generator
+from agentcompile.runtime.generator import SequenceGenerator
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Executor, Library
 from agentcompile.runtime.step import HostStep
@@ -24,7 +24,7 @@ from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.logits import ALLOWED, CHECK, apart
 from agentcompile.worker.probes import Probes
 from agentcompile.worker.protocol import Feeding, TimePrompts, WrongOutput
-from agentcompile.worker.state import Watch, Watched, require
+from agentcompile.worker.state import ProcessWatch, WatchedArm, require
 from agentcompile.worker.steps import called, constants
 from agentcompile.worker.timing import limited, timed
 
@@ -42,19 +42,19 @@ def time_prompts(request: TimePrompts, executor: Executor, box: Box, probes: Pro
     programs = [request.decode, *(program for _, program in request.prefill)]
     memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
     memory.furnish()
-    watch = Watch(probes)
+    watch = ProcessWatch(probes)
     libraries = _loaded(request, watch, box)
     arms = _arms(request, memory, executor, libraries, box)
     _compare(arms, request.seed)
     watch.rebase()
-    watched = [Watched(arm, watch, at, checked=bool(libraries)) for at, arm in enumerate(arms)]
+    watched = [WatchedArm(arm, watch, at, checked=bool(libraries)) for at, arm in enumerate(arms)]
     samples = timed(watched, limited(request, begin), box, quantum_ns(), Others())
     _compare(arms, request.seed + len(arms))
     box.write(NOTHING)
     return samples
 
 
-def _loaded(request: TimePrompts, watch: Watch, box: Box) -> dict[str, Library]:
+def _loaded(request: TimePrompts, watch: ProcessWatch, box: Box) -> dict[str, Library]:
     """Load the kernels that the arms call; an arm whose kernel does harm by being loaded is the one that did it."""
     libraries: dict[str, Library] = {}
     steps = next((at for at, feeding in enumerate(request.arms) if not feeding.chunk), 0)
@@ -97,7 +97,7 @@ def _arms(
         if length not in steps:
             steps[length] = HostStep(_chunk_program(request, feeding), memory, executor, libraries, capacity=length)
         chunks, stepped = steps[length], 0 if feeding.chunk else feeding.tokens
-        generator = Generator(request.info, decode, chunks, memory, None, steps_up_to=stepped)
+        generator = SequenceGenerator(request.info, decode, chunks, memory, None, steps_up_to=stepped)
         found.append(_PromptArm(generator, feeding, request.info.vocab, request.seed + at, box, at))
     return found
 
@@ -105,7 +105,9 @@ def _arms(
 class _PromptArm:
     """A prompt in one way."""
 
-    def __init__(self, generator: Generator, feeding: Feeding, vocab: int, seed: int, box: Box, index: int) -> None:
+    def __init__(
+        self, generator: SequenceGenerator, feeding: Feeding, vocab: int, seed: int, box: Box, index: int
+    ) -> None:
         self.feeding = feeding
         self._generator, self._vocab, self._box, self._index = generator, vocab, box, index
         self._draw = torch.Generator().manual_seed(seed)

@@ -40,7 +40,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """Compile a source; answered by `Built`, `BuildFailed`, `TimedOut` or `Disturbed`."""
+    """Compile a source; answered by `BinaryBuilt`, `BuildFailed`, `TimedOut` or `Disturbed`."""
 
     kind: Literal["build"] = "build"
     source: Source
@@ -76,7 +76,7 @@ Arm = Implementation | Reference
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validate:
-    """Run the correctness suite; answered by `Report`."""
+    """Run the correctness suite; answered by `SuiteReport`."""
 
     kind: Literal["validate"] = "validate"
     region: Region
@@ -85,6 +85,8 @@ class Validate:
     repeats: int
     lengths: tuple[Region, ...] = ()
     """The region at other numbers of tokens, at which the kernel must be right too."""
+    chunk: tuple[Region, ...] = ()
+    """The region of any number of tokens, where that is open, for launches at many of them; at most one."""
     depth: Literal["search", "accept"]
     launches: int = 0
     """The number of launches in a row at the end, with every result compared."""
@@ -92,7 +94,7 @@ class Validate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Time:
-    """Time arms in interleaved rounds; answered by `Timed`, or `Wrong`."""
+    """Time arms in interleaved rounds; answered by `RoundsTimed`, or `Wrong`."""
 
     kind: Literal["time"] = "time"
     region: Region
@@ -108,7 +110,7 @@ class Time:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSteps:
-    """Time whole steps over the real weights in interleaved rounds; answered by `Timed`, or `Wrong`."""
+    """Time whole steps over the real weights in interleaved rounds; answered by `RoundsTimed`, or `Wrong`."""
 
     kind: Literal["time-steps"] = "time-steps"
     programs: tuple[Program, ...]
@@ -141,7 +143,7 @@ class Feeding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimePrompts:
-    """Time whole prompts on a CPU, each in its own way, in interleaved rounds; answered by `Timed`, or `Wrong`."""
+    """Time whole prompts on a CPU, each in its own way, in interleaved rounds; answer: `RoundsTimed` or `Wrong`."""
 
     kind: Literal["time-prompts"] = "time-prompts"
     info: ModelInfo
@@ -205,14 +207,14 @@ class CheckHarness:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """Run a kernel that is known to be right; answered by `Alive`, or by `Fault` when its answer is wrong."""
+    """Run a kernel that is known to be right; answered by `Alive`, or by `WorkerFault` when its answer is wrong."""
 
     kind: Literal["canary"] = "canary"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Furnish:
-    """Build what a confined worker loads and cannot build itself; answered by `Alive`, or by `Fault`."""
+    """Build what a confined worker loads and cannot build itself; answered by `Alive`, or by `WorkerFault`."""
 
     kind: Literal["furnish"] = "furnish"
 
@@ -230,7 +232,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class BinaryBuilt:
     """A binary is in the store."""
 
     kind: Literal["built"] = "built"
@@ -238,7 +240,7 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class SuiteReport:
     """The correctness suite's findings, right or wrong."""
 
     kind: Literal["report"] = "report"
@@ -246,7 +248,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
+class RoundsTimed:
     """The samples of all rounds of this process."""
 
     kind: Literal["timed"] = "timed"
@@ -305,7 +307,7 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class WorkerFault:
     """The request raised an exception.
 
     `environment` faults look like the machine's, which is the user's to fix, and carry a hint; the evaluator finds out
@@ -318,12 +320,12 @@ class Fault:
     hint: str = ""
 
 
-Done = Ready | Built | Report | Timed | Fed | CeilingMeasured | HarnessChecked | Alive
-Reply = Done | BuildFailed | TimedOut | Disturbed | Wrong | Lacking | Fault
+Done = Ready | BinaryBuilt | SuiteReport | RoundsTimed | Fed | CeilingMeasured | HarnessChecked | Alive
+Reply = Done | BuildFailed | TimedOut | Disturbed | Wrong | Lacking | WorkerFault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class WorkerRequest:
     """The JSON of a frame to the worker."""
 
     token: str
@@ -331,7 +333,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class WorkerAnswer:
     """The JSON of a frame from the worker."""
 
     token: str

@@ -17,14 +17,14 @@ from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.worker.box import Box
 from agentcompile.worker.desk import Desk
 from agentcompile.worker.frames import FrameError, Splitter, pack, write_all
-from agentcompile.worker.protocol import Answer, Ask, Fault, Reply
+from agentcompile.worker.protocol import Reply, WorkerAnswer, WorkerFault, WorkerRequest
 
 _ERROR_CHARACTERS = 4000
 
 
 def serve(requests: int, replies: int, box: Box, *, confined: bool = False) -> None:
     """Answer requests from descriptor `requests` on descriptor `replies`; never returns."""
-    inbox: queue.SimpleQueue[Ask] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[WorkerRequest] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(requests, inbox, box), daemon=True).start()
     desk = Desk(box, confined=confined)
     while True:
@@ -39,26 +39,28 @@ def serve(requests: int, replies: int, box: Box, *, confined: bool = False) -> N
 def _packed(token: str, reply: Reply) -> bytes:
     """Return the frame of an answer; one too large for a frame becomes a fault of the request, not of the worker."""
     try:
-        return pack(encode(Answer(token=token, reply=reply)))
+        return pack(encode(WorkerAnswer(token=token, reply=reply)))
     except ValueError as error:
-        return pack(encode(Answer(token=token, reply=Fault(error=f"an answer that cannot be sent: {error}"))))
+        return pack(
+            encode(WorkerAnswer(token=token, reply=WorkerFault(error=f"an answer that cannot be sent: {error}")))
+        )
 
 
-def _answer(desk: Desk, ask: Ask) -> Reply:
+def _answer(desk: Desk, ask: WorkerRequest) -> Reply:
     try:
         return desk.handle(ask.request)
     except AgentCompileError as error:
-        return Fault(error=error.message, environment=error.exit_code is ExitCode.ENVIRONMENT, hint=error.hint)
+        return WorkerFault(error=error.message, environment=error.exit_code is ExitCode.ENVIRONMENT, hint=error.hint)
     except Exception:  # noqa: BLE001 - whatever a candidate makes PyTorch raise is that candidate's failure
-        return Fault(error=traceback.format_exc()[-_ERROR_CHARACTERS:])
+        return WorkerFault(error=traceback.format_exc()[-_ERROR_CHARACTERS:])
 
 
-def _read(fd: int, inbox: queue.SimpleQueue[Ask], box: Box) -> None:
+def _read(fd: int, inbox: queue.SimpleQueue[WorkerRequest], box: Box) -> None:
     splitter = Splitter()
     try:
         while data := os.read(fd, 1 << 16):
             for message, _ in splitter.feed(data):
-                inbox.put(decode(Ask, message))
+                inbox.put(decode(WorkerRequest, message))
     except (FrameError, CodecError):
         traceback.print_exc()
     finally:

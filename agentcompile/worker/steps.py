@@ -6,6 +6,7 @@ Decode steps run at one position, prefill chunks from the start of the cache.
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import CHUNK, NativeCall, Program
 from agentcompile.ir.timing import Interval, Samples
 from agentcompile.measure.clock import Others, interval, quantum_ns, settle
+from agentcompile.measure.rounds import FAR
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.native import Executor, Library
 from agentcompile.runtime.step import HostStep
@@ -24,7 +26,7 @@ from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.logits import Probe, live, reference_of
 from agentcompile.worker.probes import Probes
 from agentcompile.worker.protocol import TimeSteps
-from agentcompile.worker.state import Watch, Watched, require
+from agentcompile.worker.state import ProcessWatch, WatchedArm, require
 from agentcompile.worker.timing import limited, timed
 
 _ROWS = 1024  # how many steps of a sample read tokens of their own
@@ -40,7 +42,7 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
     memory = Memory(programs, Checkpoint.open(request.checkpoint).tensor, constants(request.constants))
     memory.furnish()
     memory.positions.fill_(request.position)
-    watch = Watch(probes)
+    watch = ProcessWatch(probes)
     libraries = dict[str, Library]()
     for index, program in enumerate(programs):
         box.write(index)  # loading a library runs its constructors
@@ -61,15 +63,15 @@ def time_steps(request: TimeSteps, executor: Executor, box: Box, probes: Probes)
     runs = [functools.partial(once, index) for index in range(len(steps))]
     box.write(reference_of(programs))
     live(memory, programs, [step.again for step in steps], vocab=vocab, seed=request.seed)
-    seats = fed[0]
-    probe = Probe(seats, programs, runs, vocab=vocab, seed=request.seed)
+    fed_tokens = fed[0]
+    probe = Probe(fed_tokens, programs, runs, vocab=vocab, seed=request.seed)
     probe.check("before")
     watch.rebase()
-    arms = []
+    arms, end = [], begin + (request.seconds or math.inf)
     for index, step in enumerate(steps):
         kernels = any(isinstance(call, NativeCall) for call in step.program.calls)
-        arm = _StepArm(step, memory, request.position, box, index, probe, probes, seats)
-        arms.append(Watched(arm, watch, index, checked=kernels))
+        arm = _StepArm(step, memory, request, box, index, probe, probes, fed_tokens, end)
+        arms.append(WatchedArm(arm, watch, index, checked=kernels))
     samples = timed(arms, limited(request, begin), box, quantum_ns(), Others())
     probe.check("after")
     box.write(NOTHING)
@@ -95,14 +97,17 @@ class _StepArm:
         self,
         step: HostStep,
         memory: Memory,
-        position: int,
+        request: TimeSteps,
         box: Box,
         index: int,
         probe: Probe,
         probes: Probes,
         tokens: torch.Tensor,
+        end: float,
     ) -> None:
-        self._step, self._memory, self._position, self._box, self._index = step, memory, position, box, index
+        """Time is up at `end`, in seconds of the monotonic clock."""
+        self._end, self._long_ns, self._last_ns = end, request.policy.max_interval_ns, probe.known_ns(index)
+        self._step, self._memory, self._position, self._box, self._index = step, memory, request.position, box, index
         self._probe = probe
         self._tokens = tokens
         self._table = torch.zeros(_ROWS, self._tokens.numel(), dtype=torch.int64)
@@ -110,24 +115,32 @@ class _StepArm:
         self._stir = probes.call("stir", [tokens, self._table, self._at])
 
     def interval(self, batch: int) -> Interval:
-        """Time `batch` steps; one more runs before them, so that caches hold what this arm leaves."""
+        """Time `batch` steps; one more runs before them, so that caches hold what this arm leaves.
+
+        A long step leaves nothing in the caches that its own beginning finds: it goes without when time is up, and a
+        very long one always.
+        """
         self._box.write(self._index)
-        compared = self._draw(batch)
+        most_ns = FAR * self._long_ns if time.monotonic() <= self._end else self._long_ns
+        warm = int(self._last_ns <= most_ns)
+        compared = self._draw(warm + batch)
         settle()
         self._memory.positions.fill_(self._position)
-        self._step.time(1, 1, self._stir)
+        if warm:
+            self._step.time(1, 1, self._stir)
         found = interval(lambda: self._step.time(batch, 1, self._stir)[0])
+        self._last_ns = found.ns // batch
         if compared >= 0:
             self._probe.compare(self._index, compared, self._step.logits, f"step {batch} of {batch} in a timed sample")
         return found
 
-    def _draw(self, batch: int) -> int:
-        """Draw the tokens of a sample; return the row of the probe that its last step reads, or -1."""
-        for row in range(min(batch + 1, _ROWS)):
+    def _draw(self, count: int) -> int:
+        """Draw the tokens of so many steps; return the row of the probe that the last one reads, or -1."""
+        for row in range(min(count, _ROWS)):
             self._table[row] = self._probe.fresh()
         at = self._probe.take(self._index)
         if at >= 0:
-            self._table[batch % _ROWS] = self._probe.row(at)
+            self._table[(count - 1) % _ROWS] = self._probe.row(at)
         self._at[0] = 0
         self._tokens.copy_(self._table[0])
         return at

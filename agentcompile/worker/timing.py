@@ -18,14 +18,14 @@ from agentcompile.measure.clock import Others, core_ns, interval, quantum_ns, se
 from agentcompile.measure.rounds import Arm, run_rounds
 from agentcompile.ops.reference import Interpreter
 from agentcompile.runtime.library import bind as bind_library
-from agentcompile.runtime.native import Call, Executor, Library, Program
-from agentcompile.worker.activations import WINDOWS, Seen
+from agentcompile.runtime.native import Call, Executor, Library, NativeProgram
+from agentcompile.worker.activations import WINDOWS, HeldLaunch
 from agentcompile.worker.box import NOTHING, Box
 from agentcompile.worker.inputs import Inputs
 from agentcompile.worker.launch import chunk_tokens, workspaces
 from agentcompile.worker.outputs import Witness
 from agentcompile.worker.protocol import Implementation, Reference, Time, TimePrompts, Timer, TimeSteps, WrongOutput
-from agentcompile.worker.state import Watch, Watched, require
+from agentcompile.worker.state import ProcessWatch, WatchedArm, require
 
 Request = TypeVar("Request", Time, TimeSteps, TimePrompts)
 """A request that is answered by samples."""
@@ -38,7 +38,7 @@ _SLOW, _OWN_NS, _TRIES = 1.5, 12_000_000, 3
 """What that sample took of a core is at most this multiple of what the clock shows, and a tick; the least counts."""
 
 
-def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch: Watch) -> Samples:
+def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch: ProcessWatch) -> Samples:
     """Time all arms of `request` in interleaved rounds in this process.
 
     Raises:
@@ -57,7 +57,7 @@ def time_arms(request: Time, executor: Executor, target: Target, box: Box, watch
             arms.append(_KernelArm(inputs, box, index, arm, executor))
             require(watch, index)
     native = [isinstance(one, _KernelArm) for one in arms]
-    watched = [Watched(one, watch, at, checked=own) for at, (one, own) in enumerate(zip(arms, native, strict=True))]
+    watched = [WatchedArm(one, watch, at, checked=own) for at, (one, own) in enumerate(zip(arms, native, strict=True))]
     samples = timed(watched, request, box, quantum_ns(), Others())
     for index, kernel in enumerate(arms):
         box.write(index)
@@ -142,7 +142,7 @@ class _KernelArm:
         text = f"the launches took {spent_ns} ns of a core where the clock showed {ns} ns"
         raise WrongOutput(self._index, Check(name="clock", ok=False, measured=worst, allowed=1.0, detail=text))
 
-    def _program(self, batch: int, window: int) -> tuple[Program, int, tuple[Seen, ...]]:
+    def _program(self, batch: int, window: int) -> tuple[NativeProgram, int, tuple[HeldLaunch, ...]]:
         """Return the launches from `window` on, the slot of the first, and those whose outputs are not overwritten."""
         first, count = self._inputs.take(batch), self._inputs.slots.count
         outputs, seen = self._inputs.outputs.assign(batch)
@@ -152,7 +152,7 @@ class _KernelArm:
             for slot, shown in [((first + i) % count, (window + i) % WINDOWS)]
             for address, places in self._launches
         ]
-        return Program(self._executor, calls), first, seen
+        return NativeProgram(self._executor, calls), first, seen
 
     def _place(self, name: str) -> tuple[int, int, int, int]:
         if name in self._workspaces:

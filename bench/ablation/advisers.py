@@ -38,7 +38,7 @@ from agentcompile.tuning.prepared import PreparedModel, prepare
 from agentcompile.tuning.tasks import TuneTask
 
 from .files import figure, read_result, write_beside, write_result
-from .result import FORMAT, WITHIN, Ablation, Judged, Model, near_of, quick_ns, standing_of
+from .result import FORMAT, WITHIN, Ablation, Evaluated, Model, near_of, quick_ns, standing_of
 
 SEEDS = 20
 ROUNDS = 25
@@ -101,17 +101,17 @@ def _replayed(asked: Question, cassette: Cassette) -> Orders:
     return [_ids(asked, arranged(advice, base, asked.candidates).order)], len(advice.order), ""
 
 
-def judged(
-    options: Options, here: Machine, arms: Sequence[Arm], known: Mapping[str, Judged], keep: Callable[[Model], None]
+def evaluated(
+    options: Options, here: Machine, arms: Sequence[Arm], known: Mapping[str, Evaluated], keep: Callable[[Model], None]
 ) -> Model:
     """Evaluate every candidate of every hot region of `options.model`, and rank the arms' orders by the times.
 
     Regions whose ids are in `known` keep the times recorded there. `keep` is called with the result so far after each
     region. A region that could not be timed is left out.
     """
-    with evaluator_of(here, options.seed) as judge:
-        ready = prepare(options, here, judge, silent)
-        found = list[Judged]()
+    with evaluator_of(here, options.seed) as evaluator:
+        ready = prepare(options, here, evaluator, silent)
+        found = list[Evaluated]()
 
         def model() -> Model:
             return Model(
@@ -123,7 +123,7 @@ def judged(
 
         for subject in hot(ready):
             old = known.get(subject.region.id)
-            times = (old.ns, old.pytorch_ns) if old is not None else _times(subject, judge, options.seed)
+            times = (old.ns, old.pytorch_ns) if old is not None else _times(subject, evaluator, options.seed)
             if times[0]:
                 found.append(_region(ready, subject, *times, arms))
                 keep(model())
@@ -141,7 +141,7 @@ def hot(ready: PreparedModel) -> list[TuneTask]:
     return [own[row.region.id] for row in rows if len(own[row.region.id].space) >= LEAST]
 
 
-def _times(subject: TuneTask, judge: WorkerEvaluator, seed: int) -> tuple[dict[str, float], float]:
+def _times(subject: TuneTask, evaluator: WorkerEvaluator, seed: int) -> tuple[dict[str, float], float]:
     """Return the time of every correct candidate by label, and PyTorch's time, in ns.
 
     All are timed side by side in every round. Returns no times, and 0, when the timing failed.
@@ -149,12 +149,12 @@ def _times(subject: TuneTask, judge: WorkerEvaluator, seed: int) -> tuple[dict[s
     region, maker = subject.region, JobMaker(subject.space.target)
     jobs = [maker.job(subject, candidate) for candidate in subject.space]
     name, ready = region.name, list[Prepared]()
-    for done, (_, result) in enumerate(judge.prepare(jobs), 1):
+    for done, (_, result) in enumerate(evaluator.prepare(jobs), 1):
         if isinstance(result, Prepared):
             ready.append(result)
         if done % 50 == 0 or done == len(jobs):
             _say(f"{name}: {done} of {len(jobs)} built and validated, {len(ready)} correct")
-    timing = judge.time(
+    timing = evaluator.time(
         region, [Baseline(), *ready], rounds=ROUNDS, residency=subject.residency, seed=seed, processes=1
     )
     if not isinstance(timing, Timing):
@@ -167,7 +167,7 @@ def _times(subject: TuneTask, judge: WorkerEvaluator, seed: int) -> tuple[dict[s
 
 def _region(
     ready: PreparedModel, subject: TuneTask, ns: dict[str, float], pytorch_ns: float, arms: Sequence[Arm]
-) -> Judged:
+) -> Evaluated:
     asked = question_of(subject.space, ready.ceiling, subject.residency)
     region, ids = subject.region, {candidate.label: candidate.id for candidate in asked.candidates}
     ns = {label: time for label, time in ns.items() if label in ids}
@@ -176,7 +176,7 @@ def _region(
     for arm in arms:
         orders, said, note = arm.orders(asked)
         standings.append(standing_of(arm.name, orders, ids[winner], near, said=said, note=note))
-    return Judged(
+    return Evaluated(
         region=region.id, name=region.name, dims=dict(region.dims), sites=len(region.sites), bytes=region.cost.bytes,
         points=len(ids), failed=len(ids) - len(ns), near=len(near), winner=winner, pytorch_ns=round(pytorch_ns, 1),
         ns={label: round(time, 1) for label, time in ns.items()}, standings=tuple(standings),
@@ -222,7 +222,7 @@ def _made(asked: argparse.Namespace) -> Ablation:
             answered_by={arm.name: arm.answered_by for arm in arms if arm.answered_by},
             models=made[-1].models if made else (),
         )
-        found = judged(options, here, arms, known, functools.partial(_keep, before, asked.out))
+        found = evaluated(options, here, arms, known, functools.partial(_keep, before, asked.out))
         if not found.regions:
             hint = "`agentcompile inspect MODEL` shows its regions"
             raise AgentCompileError(f"{model}: no hot region has candidates to order", hint=hint)
@@ -264,7 +264,7 @@ def report(result: Ablation) -> Iterator[str]:
         yield f"{arm}: median {share:.1%} of the space to the neighbourhood, {verdict} {WITHIN:.0%}{who}"
 
 
-def _row(region: Judged, arms: Sequence[str]) -> tuple[str, ...]:
+def _row(region: Evaluated, arms: Sequence[str]) -> tuple[str, ...]:
     cells = []
     for arm in arms:
         found = region.standing(arm)

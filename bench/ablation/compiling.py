@@ -31,7 +31,7 @@ from agentcompile.ir.program import Program
 from agentcompile.ir.region import Regime
 from agentcompile.measure import POLICY, Timing, contrast
 from agentcompile.options import resolve
-from agentcompile.replay.open import Opened, open_lock
+from agentcompile.replay.open import OpenedLock, open_lock
 from agentcompile.runs.progress import TIMED
 from agentcompile.runs.session import RunDirectory
 from agentcompile.runs.tables import Table, duration
@@ -244,7 +244,7 @@ def _timed(locks: Mapping[str, Path], model: Path, request: Request, seed: int) 
     return found
 
 
-def _serving(opened: Opened) -> tuple[Regime, Program]:
+def _serving(opened: OpenedLock) -> tuple[Regime, Program]:
     """Return the decode plan of one sequence that serves `POSITION`, the last one where none does."""
     return next((one for one in opened.alone if one[0].context[1] > POSITION), opened.alone[-1])
 

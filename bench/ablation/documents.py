@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import math
+import re
 import statistics
 import zlib
 from collections.abc import Mapping, Sequence
@@ -106,9 +107,17 @@ def unpacked(data: bytes, most_bytes: int) -> bytes:
 _FORMATS = "name a cache of Kernel Tuner (tune_params_keys, tune_params, cache) or T4 results (schema_version, results)"
 
 
+_MAY_BE_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+"""An escape of half a surrogate pair; only with both halves it is a character."""
+
+
 def _parsed(data: bytes) -> Any:
     try:
-        return json.loads(data, object_pairs_hook=_table)
+        text = data.decode(json.detect_encoding(data))
+        document = json.loads(text, object_pairs_hook=_table)
+        if _MAY_BE_HALF.search(text):
+            json.dumps(document, ensure_ascii=False).encode()
+        return document
     except json.JSONDecodeError as error:
         if not data.strip():
             raise Fault("the file is empty", "copy the file again") from error
@@ -118,6 +127,10 @@ def _parsed(data: bytes) -> Any:
         raise Fault(f"no JSON: {error.msg} at line {error.lineno}, column {error.colno}", _FORMATS) from error
     except UnicodeDecodeError as error:
         raise Fault(f"no JSON: not UTF-8 at byte {error.start}", _FORMATS) from error
+    except UnicodeEncodeError as error:
+        before = str(error.object)[max(error.start - 20, 0) : error.start]
+        text = f"half of a surrogate pair, which is no character, stands after {before!r}"
+        raise Fault(text, "write texts as UTF-8") from error
     except RecursionError as error:
         raise Fault("no JSON that can be read: too many levels", _FORMATS) from error
     except ValueError as error:  # an integer of thousands of digits
@@ -227,16 +240,24 @@ def _of_results(document: Mapping[str, Any]) -> tuple[str, list[Point]]:
         outcome = _of_result(result, measured, where)
         points[template, values] = Point(
             template=template, settings=values, ranks=(None,) * len(values), outcome=outcome,
-            half_width=_number(measured, "log_speedup_half_width"),
-            baseline_ns=_number(measured, "time_baseline") * NS_PER_MS,
+            half_width=_number(measured, "log_speedup_half_width", where),
+            baseline_ns=_number(measured, "time_baseline", where, NS_PER_MS),
         )  # fmt: skip
     return _text(about, "device") if isinstance(about, dict) else "", list(points.values())
 
 
-def _number(measured: Mapping[str, Mapping[str, Any]], name: str) -> float:
-    """Return a measurement that documents of ours have; 0 where there is none."""
+def _number(measured: Mapping[str, Mapping[str, Any]], name: str, where: str, scale: float = 1.0) -> float:
+    """Return a measurement that documents of ours have, times `scale`; 0 where there is none."""  # noqa: DOC501
     value = measured.get(name, {}).get("value", 0.0)
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else 0.0
+    if not isinstance(value, (int, float)) or (isinstance(value, float) and not math.isfinite(value)):
+        return 0.0
+    try:
+        number = float(value) * scale
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise Fault(f"{where}.measurements.{name}: {str(value)[:40]} is out of the range of a float")
+    return number
 
 
 def _of_result(result: Mapping[str, Any], measured: Mapping[str, Mapping[str, Any]], where: str) -> float | Failure:

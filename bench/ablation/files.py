@@ -10,7 +10,8 @@ from typing import TypeVar
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import Json, canonical
-from agentcompile.runs.session import environment_error, write_atomically
+from agentcompile.runs.session import environment_error
+from agentcompile.system.plain_files import write_atomically
 
 T = TypeVar("T")
 

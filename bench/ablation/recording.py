@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from agentcompile.cli.paragraphs import Paragraphs
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.jobs import Prepared
 from agentcompile.evaluation.machine import evaluator_of, this_machine
@@ -28,15 +29,14 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json, canonical
 from agentcompile.ir.trial import Measured
 from agentcompile.options import resolve
-from agentcompile.runs.session import write_atomically
+from agentcompile.system.plain_files import write_atomically
 from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.prepared import PreparedModel, prepare
 from agentcompile.tuning.tasks import TuneTask
-from agentcompile.tuning.trial_database import judging_digest
+from agentcompile.tuning.trial_database import evaluation_digest
 
 from ..harness.ledger import Ledger
 from ..harness.numbers import seconds
-from ..harness.paragraphs import Paragraphs
 from ..harness.records import nameless, revision
 from .agreement import agreement
 from .card import card
@@ -82,7 +82,7 @@ def run(arguments: Sequence[str]) -> int:
                     task=task,
                     evaluator=evaluator,
                     jobs=JobMaker(here.target),
-                    ledger=Ledger(part, ("record/1", judging_digest(), task.region.id)),
+                    ledger=Ledger(part, ("record/1", evaluation_digest(), task.region.id)),
                     say=_say,
                     over=_limit(asked.seconds, begun),
                     seed=seed,
@@ -180,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--name", default="here", help="a word for this machine, the end of each file's name (here)")
     add("--target", default="", help="cpu, or cuda:N; the default is that of `compile`")
     add("--threads", default="", help="worker threads; 0: one a physical core")
-    add("--context", default="", help="tokens that the cache holds")
+    add("--context", default="", help="maximum context length in tokens")
     add("--seconds", type=seconds, default=0.0, help="no batch begins after so long; 0: no limit")
     add("--seed", type=int, default=0, help="of the order and of the inputs")
     return parser

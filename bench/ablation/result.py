@@ -35,7 +35,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Evaluated:
     """One region of which every candidate was evaluated."""
 
     region: str
@@ -66,7 +66,7 @@ class Model:
     model: str
     context: int
     residency: str
-    regions: tuple[Judged, ...]
+    regions: tuple[Evaluated, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Ablation:
     models: tuple[Model, ...]
 
     @property
-    def regions(self) -> tuple[Judged, ...]:
+    def regions(self) -> tuple[Evaluated, ...]:
         """The regions of all models."""
         return tuple(region for model in self.models for region in model.regions)
 

@@ -28,11 +28,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentcompile.checkpoint.locate import find_model
+from agentcompile.cli.paragraphs import Paragraphs, below
 from agentcompile.errors import AgentCompileError
 from agentcompile.options import resolve
 from agentcompile.search import STRATEGIES
 
-from ..harness.paragraphs import Paragraphs
 from . import files, recorded, study
 from .compiles import KIND as COMPILES
 
@@ -114,8 +114,18 @@ def _refuse(asked: argparse.Namespace, names: Sequence[str], why: str) -> None:
             raise AgentCompileError(f"{shown} {why}", hint="`agentcompile ablate --help` shows both forms")
 
 
+EXAMPLES = (
+    "agentcompile ablate bench/models/sample --arms none,heuristic,random",
+    "agentcompile ablate --space space.json --strategies 'random;halving' --seeds 20",
+    "agentcompile ablate --show study.json",
+)
+"""Lines below the help."""
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="agentcompile ablate", description=__doc__, formatter_class=Paragraphs)
+    parser = argparse.ArgumentParser(
+        prog="agentcompile ablate", description=__doc__, epilog=below(EXAMPLES), formatter_class=Paragraphs
+    )
     parser.add_argument(
         "--out", type=Path, default=None, metavar="FILE.json", help="the result, and what goes beside it"
     )
@@ -126,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     models = parser.add_argument_group("advisers, on this machine")
     models.add_argument("models", nargs="*", metavar="MODEL", help="a checkpoint directory, or preset:NAME")
     models.add_argument("--arms", default=None, help="advisers; random alone is 20 seeds (none,heuristic,random)")
-    models.add_argument("--context", default=None, help="tokens that the cache holds")
+    models.add_argument("--context", default=None, help="maximum context length in tokens")
     models.add_argument("--threads", default=None, help="worker threads; 0: one a physical core")
     models.add_argument("--judged", type=Path, nargs="+", default=[], metavar="FILE", help="take the times of results")
     models.add_argument(

@@ -34,6 +34,7 @@ from ..harness.numbers import at_least
 from ..harness.records import nameless, revision
 from ..harness.times import command_of
 from ..models.locate import MAKERS, SAMPLE
+from ..models.named import checkpoint
 
 VERSION = 1
 PROMPT = "def main():"
@@ -199,7 +200,7 @@ def run(arguments: Sequence[str]) -> int:
         AgentCompileError: the model's folder is missing (usage), or a command failed.
     """
     parser = argparse.ArgumentParser(prog="agentcompile bench busy", description=__doc__)
-    parser.add_argument("--model", default="sample", help="a checkpoint's folder, or the name of one that is made")
+    parser.add_argument("--model", default="sample", help=f"a checkpoint, or one of {', '.join(MAKERS)}")
     parser.add_argument("--target", default="cpu", help="what it is compiled for, and what the neighbours use: cuda:0")
     bound = "what each search and its step tuning may take"
     parser.add_argument("--seconds", type=at_least(0), default=120, help=bound)
@@ -213,9 +214,7 @@ def run(arguments: Sequence[str]) -> int:
     asked, begun = parser.parse_args(list(arguments)), revision()
     with tempfile.TemporaryDirectory(prefix="bench-busy-") as name:
         folder = Path(name)
-        model = MAKERS[asked.model](folder / "model") if asked.model in MAKERS else Path(asked.model)
-        if not model.is_dir():
-            raise AgentCompileError(f"--model: {asked.model}: no such folder", hint=f"or one of {', '.join(MAKERS)}")
+        model = checkpoint(asked.model, folder)
         # A made checkpoint gets any tokenizer, since nobody reads its text; a user's own is left as it is.
         if asked.model in MAKERS and not (model / "tokenizer.json").exists():
             for path in SAMPLE.glob("tokenizer*.json"):

@@ -68,7 +68,7 @@ def run(campaign: Campaign, say: Say) -> Report:
             if campaign.over:
                 break
             call = drawn(model, lock, random.Random(f"{campaign.seed} {index}"))
-            outcome, fault, spent = judged(call)
+            outcome, fault, spent = outcome_of(call)
             outcomes[outcome] += 1
             slowest = max(slowest, round(spent, 2))
             tried += 1
@@ -159,7 +159,7 @@ def _asked(verb: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
     return [(one.tokens, one.text, one.logprobs) for one in (made if isinstance(made, list) else [made])]
 
 
-def judged(call: Call) -> tuple[str, str, float]:
+def outcome_of(call: Call) -> tuple[str, str, float]:
     """Make a call; return its outcome, what is wrong with it, and the processor time in seconds.
 
     The outcome is "refused", "answered" or "wrong"; the second text is empty when nothing is wrong.

@@ -8,7 +8,6 @@ equally often and is continued by the next run.
 from __future__ import annotations
 
 import random
-import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +18,12 @@ from agentcompile.evaluation.jobs import Depth
 from agentcompile.evaluation.machine import this_machine
 from agentcompile.ir.template import Language
 from agentcompile.options import resolve
-from agentcompile.tuning.trial_database import judging_digest
+from agentcompile.tuning.trial_database import evaluation_digest
 
 from ..harness.ledger import Ledger
-from .judging import Many
+from .gates import Many
 from .report import Campaign, Figures, Report, Say
-from .subjects import Subject, regions, shipped, subjects
+from .subjects import Subject, chosen, regions, shipped, subjects
 
 DEFAULT = 2000
 """The default number of validations of every template."""
@@ -48,8 +47,8 @@ def find(campaign: Campaign, say: Say) -> Findings:
     languages: tuple[Language, ...] = ("cuda", "triton") if machine.target.kind == "cuda" else ("cpp",)
     with tempfile.TemporaryDirectory() as folder:
         rng = random.Random(f"false rejects {campaign.seed}")
-        made = subjects(regions(machine.target, Path(folder)), shipped(), machine.target, languages, rng)
-        made = {kind: [s for s in these if re.search(campaign.only, s.template.id)] for kind, these in made.items()}
+        found = regions(machine.target, Path(folder))
+        made = chosen(subjects(found, shipped(), machine.target, languages, rng), campaign.only)
         with Many(machine) as many:
             # All shares need all kernels: each builds some of them first, and finds the others in the store.
             for subject in [s for these in made.values() for s in these][campaign.share :: campaign.shares]:
@@ -61,7 +60,7 @@ def find(campaign: Campaign, say: Say) -> Findings:
 def repeat(made: Mapping[str, Sequence[Subject]], many: Many, campaign: Campaign, say: Say) -> Findings:
     """Make the share's validations of the subjects in `made`, with a template's points in turn."""
     every = campaign.accept_every
-    ledger = Ledger(campaign.partial, (judging_digest(), "false-rejects", every))
+    ledger = Ledger(campaign.partial, (evaluation_digest(), "false-rejects", every))
     by_template: dict[str, list[Subject]] = {}
     for subject in [subject for these in made.values() for subject in these]:
         by_template.setdefault(subject.variant, []).append(subject)

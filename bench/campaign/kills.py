@@ -199,8 +199,8 @@ def _undisturbed(bench: _Bench, lock: Path, rule: str) -> None:
     bench.run_s[rule] = time.monotonic() - begin_run
     bench.generated(lock)
     here = bench.here
-    with evaluator_of(here, 0) as judge:  # ceilings as a calm machine's: a busy one would measure them in every run
-        ceiling(here.target, here.store, lambda: replace(judge.ceiling(), calm=True))
+    with evaluator_of(here, 0) as evaluator:  # ceilings as a calm machine's: a busy one would measure them in every run
+        ceiling(here.target, here.store, lambda: replace(evaluator.ceiling(), calm=True))
 
 
 def rule_of(number: int) -> str:

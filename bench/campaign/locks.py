@@ -36,11 +36,12 @@ from agentcompile.options import Options, resolve
 from agentcompile.pipeline import compile_model
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.regions.partition import Partition
-from agentcompile.replay.open import Opened, cuts_of, opened_with
+from agentcompile.replay.open import OpenedLock, cuts_of, opened_with
 from agentcompile.replay.sources import LockSources, write_bundle
 
+from .forging import FORGERIES, Ground
 from .report import Campaign, Figures, HungError, Report, Say, limited
-from .spoiling import FORGERIES, SPOILS, Ground
+from .spoiling import SPOILS
 
 DEFAULT = 12_500
 RESEALED = 0.2
@@ -71,7 +72,7 @@ class Attempt:
     how: str
     failure: str = ""
     refused: int = 0
-    plan: Opened | None = None
+    plan: OpenedLock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,7 @@ class Target:
             ground.keep(job.template)
         return made
 
-    def opened(self, path: Path, lock: Lock) -> Opened:
+    def opened(self, path: Path, lock: Lock) -> OpenedLock:
         """Open a lock against the loaded model and templates; the partition of a regime is made once."""
         return opened_with(path, lock, self.here, self.model, self.templates, self.kept, cuts=self._cut)
 
@@ -155,10 +156,16 @@ def resealed(target: Target, ground: Ground, at: int, seed: int) -> Attempt:
     return target.attempt(f"resealed {at}", " + ".join(names), data)
 
 
-def same(one: Opened, other: Opened) -> bool:
+def same(one: OpenedLock, other: OpenedLock) -> bool:
     """Return whether two locks run the same programs for the same lengths, on the same number of threads."""
     first, second = (
-        (opened.decode, opened.prefill, opened.lock.target.threads, {job.source.digest for job in opened.jobs})
+        (
+            opened.decode,
+            opened.prefill,
+            (opened.chunk, opened.steps_up_to),
+            opened.lock.target.threads,
+            {job.source.digest for job in opened.jobs},
+        )
         for opened in (one, other)
     )
     return first == second
@@ -209,7 +216,7 @@ def run_locks(model: str, home: str, threads: int) -> None:
 
     In: the path of a lock on each line of stdin. Out: a JSON object for each on stdout, with the largest difference
     from the first lock's outputs relative to their largest value, or a refusal. Outputs are logits: from decode steps
-    at every position, and from its prefill.
+    at every position, and from prompts of one, 21 and 42 tokens.
     """
     import torch
 
@@ -222,7 +229,8 @@ def run_locks(model: str, home: str, threads: int) -> None:
         try:
             loaded = replay_lock(Path(line.strip()), options)
             ids = [token % loaded.info.vocab for token in IDS]
-            made = loaded.logits(ids), loaded.prefill(ids)
+            prompts = (ids[:1], ids, ids * 2)
+            made = (loaded.logits(ids), *(loaded.prefill(prompt) for prompt in prompts))
             first = first or made
             pairs = list(zip(first, made, strict=True))
             answer["apart"] = max(float((one - other).abs().max() / one.abs().max()) for one, other in pairs)

@@ -24,15 +24,15 @@ from agentcompile.evaluation.machine import Machine, this_machine
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Language
 from agentcompile.options import resolve
-from agentcompile.tuning.trial_database import judging_digest
+from agentcompile.tuning.trial_database import evaluation_digest
 
 from ..harness.ledger import Ledger
 from .drawing import Building, Mutant, draw
 from .equivalent import reason
-from .judging import Gates, Outcome
+from .gates import Gates, Outcome
 from .probing import behind_walls, entered, trapped
 from .report import Campaign, Figures, Report, Say
-from .subjects import Subject, regions, shipped, subjects
+from .subjects import Subject, chosen, regions, shipped, subjects
 
 DEFAULT = 400
 _TOGETHER = 12
@@ -107,7 +107,9 @@ def find(campaign: Campaign, say: Say) -> Findings:
 
 def _subjects(target: Target, language: Language, campaign: Campaign, folder: Path) -> dict[str, list[Subject]]:
     rng = random.Random(f"subjects {campaign.seed}")
-    return sliced(subjects(regions(target, folder), shipped(), target, (language,), rng), campaign)
+    return sliced(
+        chosen(subjects(regions(target, folder), shipped(), target, (language,), rng), campaign.only), campaign
+    )
 
 
 def sliced(made: Mapping[str, Sequence[Subject]], campaign: Campaign) -> dict[str, list[Subject]]:
@@ -128,7 +130,7 @@ def attack(
     Results that the ledger has from an earlier run under the same rules are reused.
     """
     fates, drawn = list[Fate](), Counter[str]()
-    court = _Court(gates, Ledger(campaign.partial, (judging_digest(), campaign.seed)))
+    court = _Court(gates, Ledger(campaign.partial, (evaluation_digest(), campaign.seed)))
     mutants = draw(made, Building(machine), campaign.seed, drawn)
     while len(fates) < campaign.quota and not campaign.over:
         group = list(itertools.islice(mutants, min(_TOGETHER, campaign.quota - len(fates))))
@@ -177,7 +179,7 @@ class _Court:
         """Return the outcome of each source by its digest, from the ledger where it is known."""
         told = {one.source.digest: self._ledger.known(f"{one.source.digest} {deepest}") for one in accused}
         unknown = [one for one in accused if told[one.source.digest] is None]
-        for one, outcome in self._gates.judge(unknown, deepest=deepest):
+        for one, outcome in self._gates.evaluate(unknown, deepest=deepest):
             told[one.source.digest] = asdict(outcome)
             self._ledger.keep(f"{one.source.digest} {deepest}", asdict(outcome))
         return {digest: Outcome(**row) for digest, row in told.items() if row is not None}

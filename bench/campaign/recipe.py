@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
     jobs_help = "shares that run side by side, each on CPUs of its own"
     parser.add_argument("--jobs", type=at_least(1), default=1, help=jobs_help)
-    only_help = "of false-rejects: templates in whose id this regular expression is found"
+    only_help = "of false-rejects and mutants: templates in whose id this regular expression is found"
     parser.add_argument("--only", type=_expression, default="", help=only_help)
     every_help = "of false-rejects: one in so many is at acceptance"
     parser.add_argument("--accept-every", type=at_least(1), default=ACCEPT_EVERY, help=every_help)

@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from agentcompile.backends import backend_of
 from agentcompile.capture import capture
 from agentcompile.catalog import Catalog, default_root, load
 from agentcompile.check import check, errors, meant_for
 from agentcompile.evaluation.jobs import EvaluationJob
 from agentcompile.ir.graph import ITEM_BYTES
-from agentcompile.ir.region import Region
+from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Language, Source, Template
 from agentcompile.materialize import specialise
@@ -54,6 +56,8 @@ SHAPES = (
     Shape(models.SHAPES[UNEVEN], "fp32", 300),
 )
 """The shapes that regions come from. Only the tiny Llama has biases."""
+_BATCHES = (1, 4)
+"""The sequences of a decode step, on a device that serves several at once."""
 _LAYERS = 2
 """The layers of a captured model: two, so that a region may join a layer's end and the next one's beginning."""
 MOST_BYTES = 24 << 20
@@ -113,7 +117,7 @@ def lesser(target: Target) -> Target | None:
 
 
 def regions(target: Target, folder: Path, shapes: Iterable[Shape] = SHAPES) -> dict[str, list[tuple[str, Region]]]:
-    """Return the regions of every shape's decode step, and on a GPU of its prefill, by kind.
+    """Return the regions of every shape's decode steps and of its prefill, by kind.
 
     Each comes with its model's name. Regions above the limits in bytes are left out, and so are repeated ones.
     """
@@ -122,7 +126,9 @@ def regions(target: Target, folder: Path, shapes: Iterable[Shape] = SHAPES) -> d
     for shape in shapes:
         path = hollow(shape, folder / f"{shape.preset.name}-{shape.dtype}")
         captured = capture(path, context=shape.context)
-        for regime in regimes(shape.context, target.kind):
+        batches = _BATCHES if backend_of(target.kind).serves_batches else (1,)
+        prefill = Regime(phase="prefill", context=(1, shape.context))
+        for regime in (*regimes(shape.context, target.kind, batches), prefill):
             graph, tokens = graph_of(captured, regime, target.kind)
             for region in partition(graph, regime, tokens=tokens).regions:
                 held = region.cost.weight_bytes + region.cost.state_bytes
@@ -190,6 +196,12 @@ def subjects(
                 )
                 made.setdefault(template.region, []).append(subject)
     return made
+
+
+def chosen(made: Mapping[str, Sequence[Subject]], only: str) -> dict[str, list[Subject]]:
+    """Return the subjects in whose template's id the regular expression `only` is found, by kind of region."""
+    found = {kind: [one for one in these if re.search(only, one.template.id)] for kind, these in made.items()}
+    return {kind: these for kind, these in found.items() if these}
 
 
 def _point(template: Template, region: Region, target: Target, rng: random.Random | None) -> Candidate | None:

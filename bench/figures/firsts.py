@@ -18,7 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from agentcompile.cli.render import columns
+from agentcompile.checkpoint.convert import name_of
+from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import Machine, ceilings, evaluator_of, this_machine
 from agentcompile.ir.target import Ceiling
@@ -34,6 +35,8 @@ from ..harness.serving import Arm, ArmFailed, foreign_command, load_alone
 from ..harness.times import Build
 from ..harness.trial import LLAMA, NO_LLAMA, OURS
 from ..harness.workload import prompt
+from ..models.locate import MAKERS
+from ..models.named import checkpoint
 from .prompt_work import PromptWork, work_of
 
 ARMS: Mapping[str, tuple[str, ...]] = {
@@ -60,13 +63,15 @@ Rounds = list[dict[str, tuple[Visited, Visited]]]
 def run(arguments: Sequence[str]) -> int:
     """Measure the time to first token (TTFT) of every arm and write the result as JSON."""
     asked = _parse(arguments)
-    given = {"target": asked.target, "model": str(asked.model), "threads": asked.threads}
-    machine = this_machine(resolve({name: value for name, value in given.items() if value}).options)
+    given = {"target": asked.target, "threads": asked.threads}
+    options = resolve({name: value for name, value in given.items() if value}).options
+    machine = this_machine(options)
     names, prompts = _chosen(asked, machine.target.kind)
-    least = work_of(asked.model.resolve())
+    model = checkpoint(asked.model, options.cache)
+    least = work_of(model)
     begun, work = revision(), Path(tempfile.mkdtemp(prefix="firsts."))
     build = Build(
-        model=asked.model.resolve(),
+        model=model,
         lock=asked.lock.resolve(),
         home=None,
         threads=threads_of(machine),
@@ -90,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
             arm.close()
         shutil.rmtree(work, ignore_errors=True)
     found = {
-        "model": build.model.name,
+        "model": name_of(build.model),
         "lock": content_hash(read_lock(build.lock)),
         "threads": build.threads,
         "rates": {"read_bytes_per_s": ceiling.dram_bytes_per_s, "flops_per_s": ceiling.flops_per_s},
@@ -100,7 +105,7 @@ def run(arguments: Sequence[str]) -> int:
         "prompts": {str(length): _summary(rounds[length]) for length in prompts},
     }
     write_record(asked.out, ["firsts", *arguments], begun, machine.target, found)
-    print("\n".join(_table(rounds, least, ceiling)))
+    Screen.standard().table(_table(rounds, least, ceiling))
     for name, reason in reasons.items():
         print(f"{name}: failed: {reason}")
     return 0
@@ -109,7 +114,7 @@ def run(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="agentcompile bench firsts", description=__doc__)
     parser.add_argument("lock", type=Path)
-    parser.add_argument("--model", type=Path, required=True, help="the checkpoint")
+    parser.add_argument("--model", required=True, help=f"a checkpoint, or one of {', '.join(MAKERS)}")
     parser.add_argument("--target", default="auto", help="auto, cpu or cuda:N")
     parser.add_argument(
         "--prompts", type=lambda text: tuple(map(int, text.split(","))), help="tokens, separated by commas"
@@ -200,11 +205,11 @@ def _row(rounds: Rounds, name: str) -> dict[str, Any]:
     }
 
 
-def _table(rounds: Mapping[int, Rounds], least: PromptWork | None, ceiling: Ceiling) -> list[str]:
+def _table(rounds: Mapping[int, Rounds], least: PromptWork | None, ceiling: Ceiling) -> Table:
     rows = []
     for length, some in rounds.items():
         floor_ms = least.floor_s(length, ceiling) * 1e3 if least else 0.0
         for name, row in _summary(some).items():
             times = f"{row['median_ms'] / floor_ms:.2f}" if floor_ms else "-"
             rows.append((str(length), name, f"{row['median_ms']:.2f} ms", times, str(row["time_over_ours"])))
-    return columns(Table(heads=("prompt", "arm", "first token", "x roofline", "times ours"), rows=rows))
+    return Table(heads=("prompt", "arm", "first token", "x roofline", "times ours"), rows=rows)

@@ -15,13 +15,16 @@ from typing import Any
 import torch
 
 import agentcompile
-from agentcompile.cli.render import columns
+from agentcompile.checkpoint.convert import name_of
+from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.machine import this_machine
 from agentcompile.options import resolve
 from agentcompile.runs.tables import Table
 
 from ..harness.records import revision, write_record
+from ..models.locate import MAKERS
+from ..models.named import checkpoint
 from .accuracy import divergence
 
 _CHECKPOINTS = (0, 127, 511, 512, 2047, 2048, 4095, 8191)
@@ -35,23 +38,24 @@ def run(arguments: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(prog="agentcompile bench long", description=__doc__)
     parser.add_argument("lock", type=Path)
-    parser.add_argument("--model", type=Path, required=True, help="the checkpoint")
+    parser.add_argument("--model", required=True, help=f"a checkpoint, or one of {', '.join(MAKERS)}")
     parser.add_argument("--target", default="cuda:0", help="cpu or cuda:N")
     parser.add_argument("--checkpoints", type=_numbers, default=_CHECKPOINTS, help="positions, separated by commas")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="the JSON file")
     asked = parser.parse_args(arguments)
-    options = resolve({"target": asked.target, "model": str(asked.model)}).options
+    path = checkpoint(asked.model, resolve({}).options.cache)
+    options = resolve({"target": asked.target, "model": str(path)}).options
     machine, begun = this_machine(options), revision()
-    model: Any = agentcompile.load(asked.lock, model=asked.model, options=options)
+    model: Any = agentcompile.load(asked.lock, model=path, options=options)
     if max(asked.checkpoints) >= model.info.context:
         text = f"--checkpoints: {max(asked.checkpoints)} is past the cache of {model.info.context} tokens"
         raise AgentCompileError(text, hint=f"compile with --context {max(asked.checkpoints) + 1} or more")
     generator = random.Random(asked.seed)
     ids = [generator.randrange(model.info.vocab) for _ in range(max(asked.checkpoints) + 1)]
     ours = model.logits(ids, asked.checkpoints).cpu().double()
-    reference = _pytorch(asked.model, ids, asked.checkpoints, torch.float32, machine.device)
-    eager = _pytorch(asked.model, ids, asked.checkpoints, torch.bfloat16, machine.device)
+    reference = _pytorch(path, ids, asked.checkpoints, torch.float32, machine.device)
+    eager = _pytorch(path, ids, asked.checkpoints, torch.bfloat16, machine.device)
     rows = [
         {
             "position": position,
@@ -62,13 +66,13 @@ def run(arguments: Sequence[str]) -> int:
         }
         for at, position in enumerate(asked.checkpoints)
     ]
-    words = ["long", asked.lock.name, "--model", asked.model.name]
-    write_record(asked.out, words, begun, machine.target, {"model": asked.model.name, "checkpoints": rows})
+    words = ["long", asked.lock.name, "--model", name_of(path)]
+    write_record(asked.out, words, begun, machine.target, {"model": name_of(path), "checkpoints": rows})
     heads = ("position", "error", "PyTorch's", "KL, nats", "PyTorch's")
     cells = [
         tuple(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()) for row in rows
     ]
-    print("\n".join(columns(Table(heads=heads, rows=cells))))
+    Screen.standard().table(Table(heads=heads, rows=cells))
     return 0
 
 

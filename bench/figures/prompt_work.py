@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from agentcompile.ir.target import Ceiling
 
@@ -21,12 +23,14 @@ class PromptWork:
     weight_bytes: int
     """Bytes of both."""
     attention_width: int
-    """Query heads times their dimension, summed over layers."""
+    """Query heads times their dimension, of one layer."""
+    windows: tuple[int, ...]
+    """The tokens that a token sees, itself included, in each layer; 0: all that are before it."""
 
     def flops(self, tokens: int) -> int:
         """Return the operations of a prompt of `tokens`: products of matrices, and causal attention."""
         products = 2 * tokens * self.layer_weights + 2 * self.head_weights
-        return products + 2 * tokens * (tokens + 1) * self.attention_width
+        return products + 4 * self.attention_width * sum(_pairs(tokens, window) for window in self.windows)
 
     def floor_s(self, tokens: int, ceiling: Ceiling) -> float:
         """Return the roofline in seconds: all operations at the matrix rate, or all weights read once from memory."""
@@ -59,5 +63,22 @@ def work_of(model: Path) -> PromptWork | None:
         layer_weights=layer_weights,
         head_weights=head,
         weight_bytes=2 * (layer_weights + head),  # every arm runs in 16 bits
-        attention_width=int(config["num_hidden_layers"]) * heads * dim,
+        attention_width=heads * dim,
+        windows=_windows(config),
     )
+
+
+def _pairs(tokens: int, window: int) -> int:
+    """Return the pairs of a token and one that it sees, in a prompt of `tokens`."""
+    seen = min(window, tokens) if window else tokens
+    return seen * (seen + 1) // 2 + (tokens - seen) * seen
+
+
+def _windows(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return each layer's window as a configuration names it: by a list of layers, by every n-th, or for all."""
+    layers = int(config["num_hidden_layers"])
+    window = int(config.get("sliding_window") or 0) if config.get("use_sliding_window", True) else 0
+    if kinds := config.get("layer_types"):
+        return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    whole = int(config.get("sliding_window_pattern") or 0)
+    return tuple(0 if whole and (layer + 1) % whole == 0 else window for layer in range(layers))

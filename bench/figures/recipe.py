@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from agentcompile.cli.render import Screen
 from agentcompile.errors import ExitCode
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.lockfile.files import read_lock
@@ -90,8 +91,10 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
             return ExitCode.UNDECIDED
         imported, parts = found
         figures = [*(figure for part in parts for figure in figures_of(part)), import_figure(imported)]
-        print("\n".join(arm_table([row for part in parts for row in arm_rows(part)])), end="\n\n")
-        print("\n".join(figure_table(figures)))
+        screen = Screen.standard()
+        screen.table(arm_table([row for part in parts for row in arm_rows(part)]))
+        screen.text("")
+        screen.table(figure_table(figures))
         written = record(parts, figures, imported, course.machine.target, arguments, course.begun, file.content.resumed)
         asked.out.parent.mkdir(parents=True, exist_ok=True)
         asked.out.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -166,8 +169,8 @@ def _measure(job: WorkloadJob, lock: Path | None, setup: Setup, file: PartialFil
 def _with_cache_of(workload: Workload, lock: Path) -> Workload:
     """Return the workload with the size in bytes of this lock's KV cache, which may be for more tokens or sequences."""
     read = read_lock(lock)
-    seats = max((plan.batch for plan in read.plan), default=1)
-    return replace(workload, cache_bytes=workload.cache_bytes // DEFAULT_CONTEXT * read.model.context * seats)
+    rows = max((plan.batch for plan in read.plan), default=1)
+    return replace(workload, cache_bytes=workload.cache_bytes // DEFAULT_CONTEXT * read.model.context * rows)
 
 
 def _accuracy(progress: Progress, build: Build | None, setup: Setup) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
-from agentcompile.cli.render import columns
 from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
 from agentcompile.lockfile.files import read_lock
@@ -113,21 +112,21 @@ def accuracy_figures(model: str, found: Mapping[str, Any] | None, note: str) -> 
     ]
 
 
-def figure_table(figures: Sequence[Figure]) -> list[str]:
-    """Return the aligned lines of a table of figures: value, interval, target, verdict and note of each."""
+def figure_table(figures: Sequence[Figure]) -> Table:
+    """Return a table of figures: value, interval, target, verdict and note of each."""
     rows = [(figure.model, figure.name, *figure.cells, figure.verdict, figure.note) for figure in figures]
     heads = ("model", "figure", "found", "95 % interval", "target", "verdict", "note")
-    return columns(Table(heads=heads, rows=rows))
+    return Table(heads=heads, rows=rows)
 
 
-def arm_table(rows: Sequence[tuple[str, str, float | None, float | None, str]]) -> list[str]:
-    """Return the aligned lines of a table with rows (model, arm, tokens/s, TTFT in seconds, note)."""
+def arm_table(rows: Sequence[tuple[str, str, float | None, float | None, str]]) -> Table:
+    """Return a table with rows (model, arm, tokens/s, TTFT in seconds, note)."""
     heads = ("model", "arm", "tokens/s", "first token, ms", "note")
     cells = [
         (model, arm, "-" if rate is None else f"{rate:.1f}", "-" if first is None else f"{first * 1e3:.1f}", note)
         for model, arm, rate, first, note in rows
     ]
-    return columns(Table(heads=heads, rows=cells, right=(2, 3)))
+    return Table(heads=heads, rows=cells, right=(2, 3))
 
 
 def _number(value: float | None) -> str:

@@ -101,7 +101,7 @@ class Course:
         try:
             with (
                 tempfile.TemporaryDirectory(prefix="bench.", ignore_cleanup_errors=True) as logs,
-                evaluator_of(self.machine, self._asked.seed) as judge,
+                evaluator_of(self.machine, self._asked.seed) as evaluator,
             ):
                 given: dict[str, Any] = {"llama_python": None, "quiet": nullcontext, **settings}
                 setup = Setup(
@@ -110,13 +110,13 @@ class Course:
                     seed=self._asked.seed,
                     cache=file.path.parent,
                     logs=Path(logs),
-                    bandwidth=lambda: judge.ceiling().dram_bytes_per_s,
+                    bandwidth=lambda: evaluator.ceiling().dram_bytes_per_s,
                     say=say,
                     keep=file.keep,
                     pause=file.pause,
                     **given,
                 )
-                return find(setup, judge)
+                return find(setup, evaluator)
         except OutOfTime:
             done = sum(len(progress.outcome.rounds) for progress in file.content.models.values())
             rounds = cases * settings["rounds"] * settings["processes"]

@@ -9,9 +9,9 @@ from statistics import median
 
 from agentcompile.ir.digest import digest
 from agentcompile.ir.target import Ceiling, Residency
-from agentcompile.replay.open import Opened
+from agentcompile.replay.open import OpenedLock
 
-from .means import QUANTITIES, Quantity, logs_of, luck_of, speedups, total_speedup
+from .means import QUANTITIES, Quantity, design_effect, logs_of, speedups, total_speedup
 from .rates import Round, estimate, same_tokens
 from .result import ArmResult, Case, Floor, Interval, Mode, RegionShare, RoundTimes, Spread, State, samples_digest
 from .trial import CHECKED_TOKENS, FP32, Outcome
@@ -153,11 +153,11 @@ def _times(timed: Round) -> RoundTimes:
 
 
 def widened(cases: Sequence[Case]) -> tuple[tuple[Case, ...], dict[str, float]]:
-    """Return the cases with intervals widened by how much processes differ, and the `luck_of` each quantity.
+    """Return the cases with intervals widened by how much processes differ, and the `design_effect` of each quantity.
 
     A quantity of which too few arms have more than one process has no entry, and its intervals stay as they are.
     """
-    factors = {quantity: luck_of(speedups(cases, quantity)) for quantity in QUANTITIES}
+    factors = {quantity: design_effect(speedups(cases, quantity)) for quantity in QUANTITIES}
     found = []
     for case in cases:
         arms = []
@@ -169,11 +169,11 @@ def widened(cases: Sequence[Case]) -> tuple[tuple[Case, ...], dict[str, float]]:
     return tuple(found), {quantity: factor for quantity, factor in factors.items() if factor is not None}
 
 
-def _widened(case: Case, arm: ArmResult, quantity: Quantity, luck: float | None) -> Interval | None:
+def _widened(case: Case, arm: ArmResult, quantity: Quantity, effect: float | None) -> Interval | None:
     known = arm.speedup if quantity == "token" else arm.first_speedup
-    if known is None or luck is None:
+    if known is None or effect is None:
         return known
-    return logs_of(case, quantity, arm.name, case.baseline).mean(luck).ratio(known.rounds)
+    return logs_of(case, quantity, arm.name, case.baseline).mean(effect).ratio(known.rounds)
 
 
 def _samples(rounds: Sequence[Round]) -> Samples:
@@ -190,7 +190,7 @@ def _samples(rounds: Sequence[Round]) -> Samples:
     return found
 
 
-def region_shares(opened: Opened, ceiling: Ceiling, residency: Residency) -> tuple[RegionShare, ...]:
+def region_shares(opened: OpenedLock, ceiling: Ceiling, residency: Residency) -> tuple[RegionShare, ...]:
     """Return the time of each region of a lock's first decode plan, longest first, from the lock's evidence."""
     lock = opened.lock
     known = {job.region.id: job.region for job in opened.jobs}

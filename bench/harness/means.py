@@ -61,20 +61,20 @@ class Logs:
         """The logarithms of all processes."""
         return [value for part in self.by_process for value in part]
 
-    def mean(self, luck: float | None = None) -> Mean:
-        """Return the mean over all rounds; its variance is widened by `luck`, the design effect of `luck_of`.
+    def mean(self, effect: float | None = None) -> Mean:
+        """Return the mean over all rounds; its variance is widened by `effect`, a `design_effect`.
 
-        The widened variance is `luck` times that within processes, but at least the plain one. Rounds count as
-        independent when `luck` is None, or when there is no variance within processes to widen.
+        The widened variance is `effect` times that within processes, but at least the plain one. Rounds count as
+        independent when `effect` is None, or when there is no variance within processes to widen.
 
         Raises:
             ValueError: there are fewer than two rounds.
         """
         plain = mean_of(self.pooled)
-        if luck is None or (within := self._within()) is None:
+        if effect is None or (within := self._within()) is None:
             return plain
         count, freedom = len(self.pooled), len(self.pooled) - len(self.by_process)
-        widened = Mean(value=plain.value, error=luck * within / count, freedom=float(freedom))
+        widened = Mean(value=plain.value, error=effect * within / count, freedom=float(freedom))
         return max(plain, widened, key=lambda mean: mean.error)
 
     def spread_of_processes(self) -> float | None:
@@ -127,7 +127,7 @@ def _ln(time_s: float) -> float:
     return math.log(time_s) if time_s > 0 else math.nan
 
 
-def luck_of(many: Iterable[Logs]) -> float | None:
+def design_effect(many: Iterable[Logs]) -> float | None:
     """Estimate how many times larger the variance of a mean is than independent rounds would make it.
 
     This is the design effect of sampling in clusters (L. Kish, Survey Sampling, Wiley 1965), from the mean F of the
@@ -148,21 +148,21 @@ def speedups(cases: Sequence[Case], quantity: Quantity) -> Iterator[Logs]:
 
 def with_totals(result: SuiteResult) -> SuiteResult:
     """Return a result whose measured arms have the speedup of a whole request, computed from its rounds."""
-    luck = luck_of(speedups(result.cases, "total"))
+    effect = design_effect(speedups(result.cases, "total"))
     cases = [
-        replace(case, arms=tuple(replace(arm, total_speedup=total_speedup(case, arm, luck)) for arm in case.arms))
+        replace(case, arms=tuple(replace(arm, total_speedup=total_speedup(case, arm, effect)) for arm in case.arms))
         for case in result.cases
     ]
     return replace(result, cases=tuple(cases))
 
 
-def total_speedup(case: Case, arm: ArmResult, luck: float | None) -> Interval | None:
-    """Return the speedup of a whole request of `arm`, its variance widened by `luck`; None for the baseline."""
+def total_speedup(case: Case, arm: ArmResult, effect: float | None) -> Interval | None:
+    """Return the speedup of a whole request of `arm`, its variance widened by `effect`; None for the baseline."""
     if arm.state != "measured" or arm.name == case.baseline:
         return None
     logs = logs_of(case, "total", arm.name, case.baseline)
     count = len(logs.pooled)
-    return logs.mean(luck).ratio(count) if count >= LEAST_ROUNDS else None
+    return logs.mean(effect).ratio(count) if count >= LEAST_ROUNDS else None
 
 
 def mean_of(values: Sequence[float]) -> Mean:

@@ -22,7 +22,7 @@ from pathlib import Path
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.digest import Json, digest_bytes
-from agentcompile.runs.session import write_atomically
+from agentcompile.system.plain_files import write_atomically
 
 from .identity import SAME_SUBJECT, Identity, differences, key_of
 from .times import Build, Imported, Took

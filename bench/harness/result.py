@@ -35,7 +35,7 @@ class Spread:
 class Interval:
     """A ratio, the mean of logarithms paired by round, with a two-sided 95 % t interval.
 
-    The interval is widened by the run's `luck` where that is known.
+    The interval is widened by the run's design effect (`SuiteResult.luck`) where that is known.
     """
 
     value: float
@@ -268,7 +268,8 @@ class SuiteResult:
     compiled: dict[str, Compiled] = field(default_factory=dict)
     """The lock of our own arm by model."""
     luck: dict[str, float] = field(default_factory=dict)
-    """By ``token`` and ``first``, the factor by which differences between processes widen the variance of a mean.
+    """By ``token`` and ``first``, the design effect: the factor by which differences between processes widen the
+    variance of a mean.
 
     Empty where there are too few processes to estimate it, so that intervals contain the variance of rounds alone.
     """
@@ -301,6 +302,11 @@ def write_text(path: Path, text: str) -> None:
         raise AgentCompileError(
             f"{path}: {error.strerror or error}", exit_code=ExitCode.ENVIRONMENT, hint=hint
         ) from error
+
+
+def results_in(folder: Path, pattern: str) -> list[Path]:
+    """Return the results in a folder whose names match `pattern`, sorted, without the files of samples beside them."""
+    return [path for path in sorted(folder.glob(pattern)) if not path.stem.endswith(".samples")]
 
 
 def read_result(path: Path) -> SuiteResult:

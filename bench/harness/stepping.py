@@ -14,11 +14,11 @@ from agentcompile.checkpoint import Checkpoint
 from agentcompile.evaluation.step_clock import binaries
 from agentcompile.ir.program import NativeCall, Program
 from agentcompile.ir.region import Region
-from agentcompile.replay.open import Opened
+from agentcompile.replay.open import OpenedLock
 from agentcompile.runtime.device_step import DeviceStep, overlaps_launches
 from agentcompile.runtime.driver import Module
 from agentcompile.runtime.memory import Memory
-from agentcompile.worker.gpu_timing import Stopwatch
+from agentcompile.worker.gpu_timing import DeviceTimer
 
 _UNROLL = 4
 _REPLAYS = 40
@@ -29,7 +29,7 @@ POSITION = 256
 class Bench:
     """A lock's decode programs on the device, ready to be timed whole and in parts."""
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: OpenedLock) -> None:
         here, captured = opened.here, opened.model.captured
         torch.cuda.set_device(here.device)
         sources = {job.source.digest: job.source for job in opened.jobs if job.source.language != "library"}
@@ -79,7 +79,7 @@ class Bench:
         self._memory.tokens.fill_(1)
         step = DeviceStep(program, self._memory, self._modules, overlap=overlap and self._overlap)
         graph = step.graph(_UNROLL)
-        watch = Stopwatch()
+        watch = DeviceTimer()
         return statistics.median(watch.elapsed(graph.replay).ns / _UNROLL for _ in range(_REPLAYS))
 
     def trace(self, steps: int) -> None:

@@ -19,7 +19,7 @@ from agentcompile.regions.cover import cover
 from agentcompile.regions.partition import Partition, partition
 from agentcompile.regions.problem import Option, Problem
 from agentcompile.regions.schedule import schedule
-from agentcompile.replay.open import Opened
+from agentcompile.replay.open import OpenedLock
 from agentcompile.tuning.partitions import graph_of
 
 from ..harness.looks import ranges
@@ -34,7 +34,7 @@ class Stage:
     nodes: tuple[int, ...]
 
 
-def stages(opened: Opened, position: int) -> tuple[Program, tuple[Stage, ...]]:
+def stages(opened: OpenedLock, position: int) -> tuple[Program, tuple[Stage, ...]]:
     """Return the decode program that serves one sequence at `position`, and its sites in the order they run."""
     lock = opened.lock
     plan = next(one for one in lock.plan if one.phase == "decode" and one.batch == 1 and position < one.context[1])
@@ -70,7 +70,7 @@ def fewest(graph: Graph, cut: Partition) -> dict[str, str]:
     return {kind: ranges(nodes) for kind, nodes in found.items()}
 
 
-def clocked(opened: Opened, spent_ns: Sequence[int], steps: int, position: int) -> list[dict[str, Any]]:
+def clocked(opened: OpenedLock, spent_ns: Sequence[int], steps: int, position: int) -> list[dict[str, Any]]:
     """Return one `looks.PartTime` per site as plain values, from each call's total time in `steps` steps on a CPU."""
     parts, at = [], 0
     for stage in stages(opened, position)[1]:
@@ -79,7 +79,7 @@ def clocked(opened: Opened, spent_ns: Sequence[int], steps: int, position: int) 
     return parts
 
 
-def left_out(opened: Opened, position: int) -> tuple[list[dict[str, Any]], list[str]]:
+def left_out(opened: OpenedLock, position: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Time a GPU's step without each region in turn; return one `looks.PartTime` per region as plain values.
 
     Also return the kinds that cannot be left out, because PyTorch runs them or the operators that read their outputs.

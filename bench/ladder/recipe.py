@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentcompile.catalog.decode import hint_of
-from agentcompile.cli.render import columns
+from agentcompile.checkpoint.convert import name_of
+from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import Machine
@@ -28,6 +29,7 @@ from ..harness.trial import Setup
 from ..harness.workload import Workload
 from ..harness.workloads import Shape, load_workloads, workload_of
 from ..models.locate import MAKERS
+from ..models.named import checkpoint
 from ..report.markdown import gains_table, rungs_table
 from .climb import climb, command_of, context_of
 from .locks import Locks
@@ -54,7 +56,7 @@ def run(
     more = {"budget": asked.budget, "seconds": f"{asked.seconds:g}", "stored": asked.stored}
     with course.partial([job], more, **counts) as file:
 
-        def find(setup: Setup, judge: WorkerEvaluator) -> tuple[Case, Samples, Locks]:
+        def find(setup: Setup, evaluator: WorkerEvaluator) -> tuple[Case, Samples, Locks]:
             locks = Locks(
                 name=model,
                 model=path,
@@ -65,7 +67,7 @@ def run(
                 seconds=asked.seconds,
                 stored=asked.stored,
             )
-            made = climb(model, shape, chosen, workload, locks, judge.ceiling(), course.machine.target)
+            made = climb(model, shape, chosen, workload, locks, evaluator.ceiling(), course.machine.target)
             return *made, locks
 
         found = course.found(file, find, **counts, command=command_of, calm=calm, looks=True)
@@ -75,8 +77,10 @@ def run(
         _, beside = course.write(file, [case], {case.key: samples}, suite="ladder", policy=policy_digest("dram"))
         kept = list(locks.copied([rung.choose for rung in case.rungs if rung.lock], _locks_beside(asked.out)))  # type: ignore[misc]
         file.remove()
+    screen = Screen.standard()
     for table in (rungs_table(case), gains_table(case)):
-        print("\n".join(columns(table)), end="\n\n")
+        screen.table(table)
+        screen.text("")
     also = f", {len(kept)} locks in {_locks_beside(asked.out).name}" if kept else ""
     say(f"wrote {asked.out} and {beside.name}{also}; agentcompile bench report {asked.out} draws it")
     return ExitCode.OK
@@ -89,7 +93,7 @@ def _locks_beside(out: Path) -> Path:
 def _parse(arguments: Sequence[str], rungs: Sequence[RungSpec]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="agentcompile bench ladder", description=__doc__, epilog=_EXIT_CODES)
     known = ", ".join(rung.name for rung in rungs)
-    parser.add_argument("model", metavar="MODEL", help=f"a checkpoint's folder, or one of {', '.join(MAKERS)}")
+    parser.add_argument("model", metavar="MODEL", help=f"a checkpoint, or one of {', '.join(MAKERS)}")
     parser.add_argument("--target", default="cpu", help="cpu or cuda:N")
     parser.add_argument("--workload", help="by default chat-small on a CPU, chat on a GPU")
     parser.add_argument("--rungs", type=lambda text: tuple(text.split(",")), help=f"some of {known}, with commas")
@@ -127,14 +131,8 @@ def _wanted(
         if name not in by_name:
             raise AgentCompileError(f"--rungs: {name!r}: no such rung", hint=hint_of(name, list(by_name)))
     shape = load_workloads().shape(asked.workload or _WORKLOAD[kind])
-    if asked.model in MAKERS:
-        path = MAKERS[asked.model](cache / "presets" / asked.model)
-    elif (path := Path(asked.model).resolve()).is_dir():
-        if not (path / "config.json").is_file():
-            raise AgentCompileError(f"{asked.model}: has no config.json", hint="name a checkpoint's folder")
-    else:
-        raise AgentCompileError(f"{asked.model}: no such checkpoint", hint=hint_of(asked.model, list(MAKERS)))
-    model = asked.model if asked.model in MAKERS else path.name
+    path = checkpoint(asked.model, cache)
+    model = asked.model if asked.model in MAKERS else name_of(path)
     workload = workload_of(model, path, shape, "ladder", seed=asked.seed, kind=kind)
     chosen = tuple(rung for rung in rungs if rung.name in names)
     return model, path, shape, chosen, workload

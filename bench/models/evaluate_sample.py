@@ -100,7 +100,7 @@ def lex(text: str) -> Lexed:
     return Lexed(None, False, complete)
 
 
-def judge(prompt: Prompt, completion: str) -> Verdict:
+def grade(prompt: Prompt, completion: str) -> Verdict:
     """Apply the module's rule to one completion."""
     whole = completion[: completion.rfind("\n") + 1]
     kept, reason = whole.count("\n"), "whole"
@@ -232,7 +232,7 @@ def continuations(model: Any, tokenizer: Any, *, tokens: int, temperature: float
 
 def measure_completions(tokenizer: Any, prompts: Sequence[Prompt], way: Way) -> dict[str, object]:
     """Return the counts over all prompts, and the reasons of the failures."""
-    verdicts = [judge(prompt, str(tokenizer.decode(list(way(at, prompt))))) for at, prompt in enumerate(prompts)]
+    verdicts = [grade(prompt, str(tokenizer.decode(list(way(at, prompt))))) for at, prompt in enumerate(prompts)]
     count, passes = len(verdicts), sum(verdict.passes for verdict in verdicts)
     return {
         "tokenize_passes": passes,

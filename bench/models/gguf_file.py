@@ -1,4 +1,4 @@
-"""Conversion of a Qwen3 checkpoint to GGUF with the same bits: bf16 matrices, fp32 norms, no tokenizer.
+"""Conversion of a Qwen3 or Llama checkpoint to GGUF with the same bits: bf16 matrices, fp32 norms, no tokenizer.
 
 It needs the packages `gguf` and `numpy` in the interpreter that has llama.cpp's Python bindings, and none of our code.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 NAMES = {
     "model.embed_tokens.weight": "token_embd.weight",
@@ -46,28 +47,29 @@ def write_gguf(model: Path, out: Path) -> None:
     """Write the checkpoint in the directory `model` to the GGUF file `out`.
 
     Raises:
-        ValueError: the architecture is not Qwen3, or a tensor is not bf16.
+        ValueError: the architecture is neither, its rotary embedding is scaled, or a tensor is not bf16.
     """
     import gguf
     import numpy as np
 
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    if config["model_type"] != "qwen3":
-        raise ValueError(f"{model}: {config['model_type']} is not qwen3")
-    writer = gguf.GGUFWriter(str(out), "qwen3")
-    # Versions of transformers keep the base of the rotary embedding in different places.
-    rope = (config.get("rope_parameters") or {}).get("rope_theta") or config["rope_theta"]
+    config, rotary = _known(json.loads((model / "config.json").read_text(encoding="utf-8")))
+    kind = config["model_type"]
+    writer = gguf.GGUFWriter(str(out), kind)
+    heads, width = config["num_attention_heads"], config.get("head_dim") or 0
+    width = width or config["hidden_size"] // heads
+    turned = {} if kind == "qwen3" else {"q_proj": heads, "k_proj": config["num_key_value_heads"]}
     writer.add_name(model.name)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count(heads)
     writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_value_length(config["head_dim"])
+    writer.add_key_length(width)
+    writer.add_value_length(width)
+    writer.add_rope_dimension_count(width)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(float(rope))
+    writer.add_rope_freq_base(float(rotary.get("rope_theta") or config["rope_theta"]))
     writer.add_vocab_size(config["vocab_size"])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
     writer.add_tokenizer_model("none")
@@ -78,11 +80,27 @@ def write_gguf(model: Path, out: Path) -> None:
             writer.add_tensor(gguf_name(name), (np.frombuffer(bits, "<u2").astype(np.uint32) << 16).view(np.float32))
         else:
             rows = np.frombuffer(bits, dtype=np.uint8).reshape(shape[0], 2 * shape[1])
+            if parts := turned.get(name.split(".")[-2]):  # llama.cpp turns neighbours, Hugging Face's model halves
+                rows = rows.reshape(parts, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
             writer.add_tensor(gguf_name(name), rows, raw_dtype=gguf.GGMLQuantizationType.BF16)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _known(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a configuration and its settings of the rotary embedding, which versions of transformers keep elsewhere.
+
+    Raises:
+        ValueError: the architecture is neither Qwen3 nor Llama, or its rotary embedding is scaled.
+    """
+    if config["model_type"] not in ("qwen3", "llama"):
+        raise ValueError(f"{config['model_type']} is neither qwen3 nor llama")
+    rotary = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    if rotary.get("rope_type", "default") != "default":
+        raise ValueError(f"a rotary embedding of the type {rotary['rope_type']} is not written")
+    return config, rotary
 
 
 def _tensors(model: Path) -> Iterator[tuple[str, list[int], memoryview]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcompile.agents.tree import Node
-from agentcompile.ir.attempt import Contract, Judge
+from agentcompile.ir.attempt import AttemptEvaluator, Contract
 from agentcompile.ir.trial import Crashed, Incorrect, Measurement, TimedOut, reason
 from agentcompile.options import Options
 from agentcompile.tasks.open import OpenedTask, opened_task
@@ -32,7 +32,7 @@ class Gates:
     """What the sessions of one task share."""
 
     contract: Contract
-    judge: Judge
+    evaluator: AttemptEvaluator
     facts: TaskFacts
     device: str
     again: Callable[[Node], tuple[Beside, ...] | Untimed]
@@ -63,14 +63,16 @@ def _gates(task: OpenedTask, path: Path, text: str) -> Gates:
     def again(node: Node) -> tuple[Beside, ...] | Untimed:
         assert node.written is not None
         params = tuple((name, value) for name, value in json.loads(node.feedback)["params"].items())
-        found = task.judge.beside(node.written, params)
+        found = task.evaluator.beside(node.written, params)
         if not isinstance(found, tuple):
             return Untimed(reason=reason(found), wrong=isinstance(found, (Incorrect, Crashed, TimedOut)))
         if not all(math.isfinite(one.log_ratio) for one in found):
             return Untimed(reason="too few rounds of the fresh timing count: the machine is too busy")
         return tuple(map(_beside, found))
 
-    return Gates(contract=task.contract, judge=task.judge, facts=facts, device=task.here.target.device, again=again)
+    return Gates(
+        contract=task.contract, evaluator=task.evaluator, facts=facts, device=task.here.target.device, again=again
+    )
 
 
 def _beside(found: Measurement) -> Beside:

@@ -33,7 +33,8 @@ from agentcompile.ir.advice import Usage
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.target import Target
 from agentcompile.options import Options, resolve
-from agentcompile.runs.session import environment_error, write_atomically
+from agentcompile.runs.session import environment_error
+from agentcompile.system.plain_files import write_atomically
 from agentcompile.tasks.timing import COMPILED
 
 from ..harness.course import say

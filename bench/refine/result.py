@@ -56,7 +56,7 @@ class Row:
     best: int = 0
     """The node of its fastest kernel that passed every gate; 0 where there is none."""
     us: float = 0.0
-    """That kernel's time of a launch, as it was judged."""
+    """That kernel's time of a launch, as it was evaluated."""
     beside: tuple[Beside, ...] = ()
     """That kernel timed once more, beside every form of PyTorch in the same rounds."""
     untimed: str = ""

@@ -16,7 +16,7 @@ from pathlib import Path
 from agentcompile.advice.client import Unanswered
 from agentcompile.agents import views
 from agentcompile.agents.agents import Said
-from agentcompile.agents.journal import Entry, Journal, attempts_of, spent_of
+from agentcompile.agents.journal import Entry, SessionJournal, attempts_of, spent_of
 from agentcompile.agents.principles import library
 from agentcompile.agents.prompts import VERSION, RolePrompt
 from agentcompile.agents.refining import Asks, Outcome, Settings, refine
@@ -123,13 +123,13 @@ class Runner:
     def _session(self, task: str, arm: str, seed: int, gates: Gates) -> Row:
         """Run one session to its end, from where it was cut."""  # noqa: DOC501
         name, begin, limits = f"{task}-{arm}-{seed}", self.clock(), self.limits
-        with Journal(self.folder / name / JOURNAL) as journal, self.teams(arm, name) as team:
+        with SessionJournal(self.folder / name / JOURNAL) as journal, self.teams(arm, name) as team:
             record = _Told(journal, limits.attempts, lambda line: self.say(f"{name}  {line}"))
             asks = Metered(team, limits.tokens, spent_of(journal.entries).tokens)
             settings = Settings(
                 arm=arm, strategy=limits.strategy, attempts=limits.attempts, seed=seed, device=gates.device
             )
-            outcome = refine(gates.contract, gates.judge, asks, record, settings, principles=library())
+            outcome = refine(gates.contract, gates.evaluator, asks, record, settings, principles=library())
         ended = _ended(outcome, asks, limits)
         if ended == "unanswered" and not self.replays:
             raise AgentCompileError(
@@ -146,7 +146,7 @@ class Runner:
 class _Told:
     """A journal that also says what became of each attempt."""
 
-    def __init__(self, journal: Journal, attempts: int, say: Callable[[str], None]) -> None:
+    def __init__(self, journal: SessionJournal, attempts: int, say: Callable[[str], None]) -> None:
         self._journal, self._attempts, self._say = journal, attempts, say
         if made := attempts_of(journal.entries):
             say(f"goes on after attempt {made}")

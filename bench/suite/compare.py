@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcompile.catalog.decode import nearest
+from agentcompile.cli.paragraphs import Paragraphs
 from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import clean
@@ -21,7 +22,6 @@ from agentcompile.ir.digest import Json
 from agentcompile.measure.policy import POLICY
 from agentcompile.runs.tables import Table, duration
 
-from ..harness.paragraphs import Paragraphs
 from ..harness.rates import VARIES
 from ..harness.result import Case, SuiteResult, read_result
 from .verdicts import Change, Compared, Report, Row, Unmeasured, common_cases, compare_arms, compare_runs

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agentcompile.catalog.decode import hint_of
+from agentcompile.cli.paragraphs import Paragraphs
 from agentcompile.cli.render import columns
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import WorkerEvaluator
@@ -30,7 +31,6 @@ from ..harness.course import Course, add_cutting, host, say
 from ..harness.engines import ENGINES
 from ..harness.found import widened
 from ..harness.identity import WorkloadJob
-from ..harness.paragraphs import Paragraphs
 from ..harness.rates import CALM_SHARE, FED_SHARE, LONG_S, TRIES, WARM_TOKENS, note_of, wait_for_calm
 from ..harness.result import Case
 from ..harness.trial import CHECKED_TOKENS, LEAST_S, LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
@@ -100,7 +100,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
     jobs = [WorkloadJob(workload=case.workload, arms=suite.arms) for case in cases]
     with course.partial(jobs, more, **counts, lock=asked.lock) as file:
 
-        def find_all(setup: Setup, judge: WorkerEvaluator) -> Found:
+        def find_all(setup: Setup, evaluator: WorkerEvaluator) -> Found:
             for case in cases:
                 known, count = file.progress(case.workload.name), suite.rounds * suite.processes
                 if asked.retry_failed:
@@ -111,7 +111,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
             locks = Locks(
                 suite=suite, setup=setup, file=file, given=asked.lock, seconds=asked.seconds, cache_bytes=caches
             )
-            return find(cases, suite, locks, judge.ceiling())
+            return find(cases, suite, locks, evaluator.ceiling())
 
         found = course.found(
             file,
@@ -126,9 +126,9 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
         )
         if found is None:
             return ExitCode.UNDECIDED
-        widest, luck = widened(found.cases)
+        widest, effects = widened(found.cases)
         result, beside = course.write(
-            file, widest, found.samples, suite=suite.name, policy=protocol(), compiled=found.compiled, luck=luck
+            file, widest, found.samples, suite=suite.name, policy=protocol(), compiled=found.compiled, luck=effects
         )
         file.remove()
     print("\n".join(_table(result.cases)))

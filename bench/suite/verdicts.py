@@ -18,7 +18,7 @@ from agentcompile.measure.policy import POLICY
 from agentcompile.measure.rounds import MIN_ROUNDS
 from agentcompile.measure.statistics import verdict
 
-from ..harness.means import QUANTITIES, Logs, Mean, Quantity, apart, logs_of, luck_of
+from ..harness.means import QUANTITIES, Logs, Mean, Quantity, apart, design_effect, logs_of
 from ..harness.result import ArmResult, Case, State, SuiteResult
 
 View = Literal["ratio", "absolute", "paired"]
@@ -131,11 +131,11 @@ class Report:
         return tuple(row for row in self.rows if isinstance(row, Unmeasured) and row.b == "wrong")
 
 
-Lucks = tuple[float | None, float | None]
-"""The factors of `luck_of` for A and B, by which differences between processes widen variances; None if unknown."""
+Effects = tuple[float | None, float | None]
+"""The `design_effect` of A and of B, by which differences between processes widen variances; None if unknown."""
 
 
-def change_between(a: Logs, b: Logs, *, claim: float, level: float, luck: Lucks = (None, None)) -> Change:
+def change_between(a: Logs, b: Logs, *, claim: float, level: float, effect: Effects = (None, None)) -> Change:
     """Compare two independent runs by Welch's interval of the difference of their means."""
     ours, theirs = b.pooled, a.pooled
     rounds = (len(theirs), len(ours))
@@ -143,17 +143,17 @@ def change_between(a: Logs, b: Logs, *, claim: float, level: float, luck: Lucks 
     if min(rounds) < MIN_ROUNDS or not all(map(math.isfinite, [*ours, *theirs])):
         return _untold(rounds, why)
     torn = [fmean(part) - fmean(theirs) for part in b.by_process] + [fmean(ours) - fmean(p) for p in a.by_process]
-    return _change(apart(a.mean(luck[0]), b.mean(luck[1])), torn, rounds, why, claim=claim, level=level)
+    return _change(apart(a.mean(effect[0]), b.mean(effect[1])), torn, rounds, why, claim=claim, level=level)
 
 
-def change_paired(logs: Logs, *, claim: float, level: float, luck: float | None = None) -> Change:
+def change_paired(logs: Logs, *, claim: float, level: float, effect: float | None = None) -> Change:
     """Compare two arms of one run by the t interval of the mean over rounds that have both."""
     values, why = logs.pooled, _objection(logs, "")
     rounds = (len(values), len(values))
     if len(values) < MIN_ROUNDS or not all(map(math.isfinite, values)):
         return _untold(rounds, why)
     by_process = [fmean(part) for part in logs.by_process]
-    return _change(logs.mean(luck), by_process, rounds, why, claim=claim, level=level)
+    return _change(logs.mean(effect), by_process, rounds, why, claim=claim, level=level)
 
 
 def _objection(logs: Logs, side: str) -> str:
@@ -238,31 +238,31 @@ def compare_runs(
     """
     decides: View = "absolute" if absolute else "ratio"
     planned = list(_pairs(a, b))
-    judged = [one for one in planned if isinstance(one, _Pair) and (absolute or one.label != one.a.baseline)]
-    lucks = {quantity: _lucks(planned, quantity) for quantity in QUANTITIES}
+    evaluated = [one for one in planned if isinstance(one, _Pair) and (absolute or one.label != one.a.baseline)]
+    effects = {quantity: _effects(planned, quantity) for quantity in QUANTITIES}
 
     def changes(pair: _Pair, quantity: Quantity, level: float) -> dict[View, Change]:
         found: dict[View, Change] = {}
-        for view, luck in lucks[quantity].items():
+        for view, effect in effects[quantity].items():
             if view == "absolute":
-                found[view] = change_between(*pair.logs(quantity), claim=claim, level=level, luck=luck)
+                found[view] = change_between(*pair.logs(quantity), claim=claim, level=level, effect=effect)
             elif pair.label != pair.a.baseline:
-                found[view] = _beside(pair, quantity, luck, claim=claim, level=level)
+                found[view] = _beside(pair, quantity, effect, claim=claim, level=level)
         return found
 
-    return _report(decides, planned, len(judged), changes, claim=claim, alpha=alpha)
+    return _report(decides, planned, len(evaluated), changes, claim=claim, alpha=alpha)
 
 
 def _report(
     decides: View,
     planned: Sequence[_Pair | Unmeasured],
-    judged: int,
+    evaluated: int,
     changes: Callable[[_Pair, Quantity, float], dict[View, Change]],
     *,
     claim: float,
     alpha: float,
 ) -> Report:
-    report = Report(decides=decides, claim=claim, alpha=alpha, comparisons=judged * len(QUANTITIES), rows=())
+    report = Report(decides=decides, claim=claim, alpha=alpha, comparisons=evaluated * len(QUANTITIES), rows=())
     rows: list[Row] = []
     for one in planned:
         if isinstance(one, Unmeasured):
@@ -272,12 +272,12 @@ def _report(
     return replace(report, rows=tuple(rows))
 
 
-def _lucks(planned: Sequence[_Pair | Unmeasured], quantity: Quantity) -> dict[View, Lucks]:
+def _effects(planned: Sequence[_Pair | Unmeasured], quantity: Quantity) -> dict[View, Effects]:
     pairs = [one for one in planned if isinstance(one, _Pair)]
     others = [one for one in pairs if one.label != one.a.baseline]
 
-    def both(many: Sequence[tuple[Logs, Logs]]) -> Lucks:
-        return luck_of(a for a, _ in many), luck_of(b for _, b in many)
+    def both(many: Sequence[tuple[Logs, Logs]]) -> Effects:
+        return design_effect(a for a, _ in many), design_effect(b for _, b in many)
 
     return {
         "absolute": both([one.logs(quantity) for one in pairs]),
@@ -285,14 +285,14 @@ def _lucks(planned: Sequence[_Pair | Unmeasured], quantity: Quantity) -> dict[Vi
     }
 
 
-def _beside(pair: _Pair, quantity: Quantity, luck: Lucks, *, claim: float, level: float) -> Change:
+def _beside(pair: _Pair, quantity: Quantity, effect: Effects, *, claim: float, level: float) -> Change:
     beside = pair.a.baseline
     for side, case in (("A", pair.a), ("B", pair.b)):
         baseline = case.arm(beside)
         if baseline is None or baseline.state != "measured":
             why = f"{side}: the baseline {beside} is {baseline.state if baseline else 'not listed'}"
             return _untold((0, 0), why)
-    return change_between(*pair.logs(quantity, beside), claim=claim, level=level, luck=luck)
+    return change_between(*pair.logs(quantity, beside), claim=claim, level=level, effect=effect)
 
 
 def compare_arms(result: SuiteResult, a: str, b: str, *, claim: float, alpha: float = POLICY.alpha) -> Report:
@@ -307,11 +307,11 @@ def compare_arms(result: SuiteResult, a: str, b: str, *, claim: float, alpha: fl
         if case.arm(a) or case.arm(b)
     ]
     cases = [one.a for one in planned if isinstance(one, _Pair)]
-    lucks = {quantity: luck_of(logs_of(case, quantity, b, a) for case in cases) for quantity in QUANTITIES}
+    effects = {quantity: design_effect(logs_of(case, quantity, b, a) for case in cases) for quantity in QUANTITIES}
 
     def changes(pair: _Pair, quantity: Quantity, level: float) -> dict[View, Change]:
         logs = logs_of(pair.a, quantity, b, a)
-        return {"paired": change_paired(logs, claim=claim, level=level, luck=lucks[quantity])}
+        return {"paired": change_paired(logs, claim=claim, level=level, effect=effects[quantity])}
 
     return _report("paired", planned, len(cases), changes, claim=claim, alpha=alpha)
 

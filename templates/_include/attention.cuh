@@ -11,7 +11,7 @@
 // A block has GROUP * WARPS records, one for each query head and warp. Warps exchange no scores and no sums before they
 // have read all their slots, each slot is read once for all query heads of its group, and every merge has a fixed
 // order. Scores are scaled by log2(e), so that a weight is one ex2.approx.
-#include "device.cuh"
+#include "softmax.cuh"
 
 constexpr int THREADS = WARP * WARPS;
 constexpr int GROUP = q_heads / kv_heads;
@@ -20,23 +20,13 @@ constexpr int USED_LANES = head_dim / PER_LANE;  // lanes that hold a part of a 
 constexpr int SLOT_LANES = USED_LANES <= 4 ? 4 : USED_LANES <= 8 ? 8 : USED_LANES <= 16 ? 16 : 32;
 constexpr int ELEMENTS = GROUP * head_dim;  // of the results of a key/value head
 constexpr int RECORD = head_dim + 4;        // floats: weighted values, maximum, sum of weights, padding to 16 bytes
-constexpr float LOG2E = 1.4426950408889634f;
 static_assert(long(context) * head_dim < 1l << 31);
-
-// Flushes subnormal results: weights below 2^-126 of the largest are 0.
-__device__ inline float power_of_two(float v) {
-    float r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
-    return r;
-}
 
 // The running softmax of one query head over some slots; a lane holds PER_LANE elements of the sum. A slot's weight is
 // 2^(score - top): scores are scaled by log2(e).
 struct Running {
     float top = -INFINITY, total = 0, sum[PER_LANE] = {};
 };
-// What is subtracted from scores: 0 while `top` is -inf, as -inf - -inf would make a masked slot's weight NaN.
-__device__ inline float shift_of(float top) { return top == -INFINITY ? 0.0f : top; }
 
 // Old slots [begin, end): those that are in the cache before this step.
 struct Span {

@@ -6,11 +6,11 @@
 //   tiles 0-3   sums of 32 rows x 32 columns      4-5   32 rows of queries or weights      6-7   32 slots or elements
 //
 // Scores of a block are stored once as float and softened row by row. The second product takes a weight as two numbers of
-// bf16, itself rounded and the rest of it, which hold 16 of its bits: one alone would err by more than the result's own
-// rounding where large values cancel. Sums over slots stay in tile registers for a whole block. A weight of a slot that
+// bf16, its upper half and the rest of it, rounded, which hold 16 of its bits: one alone would err by more than the result's
+// own rounding where large values cancel. Sums over slots stay in tile registers for a whole block. A weight of a slot that
 // a row does not see is zero: its product adds nothing, but where the value is not finite. A group of 32 slots with such a
 // value is multiplied row by row, without what the row does not see, and what is not finite by the first part alone: the
-// other may be zero, or of the other sign.
+// other may be zero.
 #include "attention_chunk.h"
 #include "tiles.h"
 
@@ -19,6 +19,14 @@ static_assert(paired<k_cache_t> && paired<v_cache_t> && head_dim % 32 == 0 && BL
 constexpr int PAIR_ROWS = 32;  // rows of queries at a time
 constexpr long DEEP = 32;      // elements, or slots, that one product adds up
 
+// The odd ones of 64 halves: the upper ones of two vectors of floats.
+constexpr struct OddHalves {
+    alignas(64) uint16_t at[32] = {};
+    constexpr OddHalves() {
+        for (int j = 0; j < 32; ++j) at[j] = uint16_t(2 * j + 1);
+    }
+} odd_halves;
+
 struct TileWay {
     static constexpr int at_once = PAIR_ROWS;
     static constexpr long groups = BLOCK / DEEP;
@@ -26,7 +34,7 @@ struct TileWay {
     alignas(64) float keys[BLOCK * CELLS];
     alignas(64) uint16_t values[head_dim / 16 * groups * group_cells];
     alignas(64) float scores[PAIR_ROWS][BLOCK];
-    alignas(64) bf16 weights[2][PAIR_ROWS][BLOCK];  // rounded, and what rounding left
+    alignas(64) bf16 weights[2][PAIR_ROWS][BLOCK];  // upper halves, and the rest
     bool numbers[groups];  // whether all values of a group are finite
     TileUnit unit;
 
@@ -93,11 +101,10 @@ struct TileWay {
             const float* panel = keys + group * DEEP * CELLS;
             zero<A>();
             for (long c = 0; c < CELLS; c += 16) {
-                unit.template load<4>(q + c, step);
-                if constexpr (A > 1) unit.template load<5>(q + 16 * CELLS + c, step);
                 unit.template load<6>(panel + c * ACROSS, across);
                 unit.template load<7>(panel + c * ACROSS + 16, across);
-                multiply<A>();
+                multiply<A>(q + c, q + 16 * CELLS + c, step);
+                free_columns();
             }
             store<A>(&scores[0][group * DEEP], &scores[16 % PAIR_ROWS][group * DEEP], pitch);
         }
@@ -113,11 +120,8 @@ struct TileWay {
             for (long group = from; group < to; ++group) {
                 unit.template load<6>(values + place(panel, group), 64);
                 unit.template load<7>(values + place(panel + 1, group), 64);
-                for (const auto& part : weights) {
-                    unit.template load<4>(&part[0][group * DEEP], step);
-                    if constexpr (A > 1) unit.template load<5>(&part[16][group * DEEP], step);
-                    multiply<A>();
-                }
+                for (const auto& part : weights) multiply<A>(&part[0][group * DEEP], &part[16][group * DEEP], step);
+                free_columns();
             }
             store<A>(upper, lower, pitch);
         }
@@ -142,10 +146,11 @@ struct TileWay {
                         }
                 load<1>(sum, sum, 64);
                 for (int part = 0; part < 2; ++part) {
-                    unit.template load<4>(&weights[part][r][group * DEEP], 64);
                     unit.template load<6>(seen[part][0], 64);
                     unit.template load<7>(seen[part][1], 64);
-                    multiply<1>();
+                    const bf16* row = &weights[part][r][group * DEEP];
+                    multiply<1>(row, row, 64);
+                    free_columns();
                 }
                 store<1>(sum, sum, 64);
             }
@@ -160,14 +165,39 @@ struct TileWay {
         unit.template load<0>(upper, pitch), unit.template load<1>(upper + 16, pitch);
         if constexpr (A > 1) unit.template load<2>(lower, pitch), unit.template load<3>(lower + 16, pitch);
     }
-    template <int A> void multiply() {
+    // Adds the product of 16 rows, or twice as many, and the columns that are in tiles 6 and 7.
+    template <int A, class T> void multiply(const T* upper, const T* lower, long pitch) {
+        unit.template load<4>(upper, pitch);
         unit.template multiply<0, 0>(), unit.template multiply<0, 1>();
-        if constexpr (A > 1) unit.template multiply<1, 0>(), unit.template multiply<1, 1>();
+        unit.template zero<4>();
+        if constexpr (A > 1) {
+            unit.template load<5>(lower, pitch);
+            unit.template multiply<1, 0>(), unit.template multiply<1, 1>();
+            unit.template zero<5>();
+        }
     }
+    void free_columns() { unit.template zero<6>(), unit.template zero<7>(); }
     template <int A> void store(float* upper, float* lower, long pitch) {
         unit.template store<0>(upper, pitch), unit.template store<1>(upper + 16, pitch);
         if constexpr (A > 1) unit.template store<2>(lower, pitch), unit.template store<3>(lower + 16, pitch);
         __atomic_signal_fence(__ATOMIC_SEQ_CST);  // what follows reads what was stored
+    }
+
+    // What the upper half of a number leaves of it. Its own upper half is that of the nearest bf16; of two, the farther
+    // one from zero.
+    static vf rest_of(vf v) { return (vf)((vu)(v - (vf)((vu)v & 0xffff0000u)) + 0x8000u); }
+
+    // Stores the upper halves of two vectors, one after the other.
+    static void store_high(bf16* to, vf left, vf right) {
+#if ISA_AVX512BW && LANES == 16
+        const __m512i odd = _mm512_loadu_si512(odd_halves.at);
+        const __m512i halves = _mm512_permutex2var_epi16((__m512i)left, odd, (__m512i)right);
+        std::memcpy((void*)to, &halves, sizeof halves);
+#else
+        const vh first = __builtin_convertvector((vu)left >> 16, vh), second = __builtin_convertvector((vu)right >> 16, vh);
+        std::memcpy((void*)to, &first, sizeof first);
+        std::memcpy((void*)(to + LANES), &second, sizeof second);
+#endif
     }
 
     // As `soften` of attention_chunk.h, from scores without their scale to weights in two parts: those of the slots
@@ -182,22 +212,27 @@ struct TileWay {
         for (long i = first; i < high; i += LANES) {
             vf here = wide::load(score + i) * scale;
             if (i < low || i + LANES > high) here = seen(i) ? here : splat(-INFINITY);
-            tops = here > tops ? here : tops;
+            tops = larger(here, tops);
         }
         const float here = low < high ? top_lane(tops) : -INFINITY, next = here > top ? here : top;
         const float shift = next == -INFINITY ? 0.0f : next;
         const float keep = next == top ? 1.0f : std::exp(top - shift);
-        total = total * keep;
-        for (long i = from; i < to; i += LANES) {
-            vf made = {};
-            if (i < high && i + LANES > low) {
-                made = exponential_below(wide::load(score + i) * scale - shift);
-                if (i < low || i + LANES > high) made = seen(i) ? made : vf{};
+        vf sum = total * keep;
+        const auto all = [&](long i) {
+            return exponential_below(fused(wide::load(score + i), splat(scale), splat(-shift)));
+        };
+        for (long i = from; i < to; i += 2 * LANES) {
+            vf left = {}, right = {};
+            if (i >= low && i + 2 * LANES <= high) {
+                left = all(i), right = all(i + LANES);
+            } else if (i < high && i + 2 * LANES > low) {
+                left = seen(i) ? all(i) : vf{}, right = seen(i + LANES) ? all(i + LANES) : vf{};
             }
-            wide::store(weight + i, made);
-            wide::store(rest + i, made - wide::load(weight + i));
-            total = total + made;
+            store_high(weight + i, left, right);
+            store_high(rest + i, rest_of(left), rest_of(right));
+            sum = sum + left + right;
         }
+        total = sum;
         top = next;
         return keep;
     }

@@ -64,3 +64,14 @@ __device__ inline void load_box_to_cluster(
         "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(blocks), "l"(policy)
         : "memory");
 }
+
+// A stage of the ring, and the parity of its turn.
+template <int STAGES> struct Place {
+    int stage = 0;
+    unsigned parity = 0;
+
+    __device__ int before() const { return stage == 0 ? STAGES - 1 : stage - 1; }
+    __device__ void next() {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+};

@@ -2,7 +2,8 @@
 // (RoPE by halves, Su et al. 2021); queries written head by head, keys and values to the cache slots of their
 // positions.
 //
-//   grid (tokens, SHARES)   a block has one token; SHARES blocks share the token's q_heads + 2 kv_heads heads
+//   grid (tokens, SHARES)   a block has one token; SHARES blocks share the token's q_heads + 2 kv_heads heads, or its
+//                           2 kv_heads where the attention behind it normalises and rotates the queries itself
 //   warp                    SIDE heads at a time, LANES lanes each
 //   lane                    | piece p of the low half | piece p of the high half |   PER elements each, in registers
 //
@@ -17,7 +18,6 @@ constexpr int HALF = head_dim / 2;
 constexpr int PIECES = HALF / PER;  // pieces of half a head
 constexpr int LANES = PIECES <= 1 ? 1 : PIECES <= 2 ? 2 : PIECES <= 4 ? 4 : PIECES <= 8 ? 8 : PIECES <= 16 ? 16 : 32;
 constexpr int SIDE = WARP / LANES;  // heads of a warp at a time
-constexpr int HEADS = q_heads + 2 * kv_heads;
 static_assert(head_dim % (2 * PER) == 0 && PIECES <= WARP);
 
 // Piece p of both halves of a row, as it lies in memory.
@@ -68,14 +68,16 @@ struct Head {
 // Queries, keys and values are dense, or all `pitch` elements apart from token to token. Before the wait only norm
 // weights are read, the pitch, and the positions and angles, which the manifest names `early`. Lanes without a piece,
 // and groups of lanes without a head, work on another's and write nothing: the norm's shuffles take whole warps.
-template <bool NORM, class A, class N>
+template <bool NORM, bool QUERIES = true, class A, class N>
 __device__ inline void append_heads(const A& a, const N* norm_q, const N* norm_k, float eps, float offset) {
+    constexpr int ASKING = QUERIES ? q_heads : 0, HEADS = ASKING + 2 * kv_heads;
     let_successor_start();
     const long token = blockIdx.x;
     const int lane = threadIdx.x % WARP, piece = lane % LANES;
     const int from = piece < PIECES ? piece * PER : 0;
     Halves<N> of_q{}, of_k{};
-    if (NORM) of_q.load(norm_q, from), of_k.load(norm_k, from);
+    if (NORM && QUERIES) of_q.load(norm_q, from);
+    if (NORM) of_k.load(norm_k, from);
     Halves<cos_t> cos;
     Halves<sin_t> sin;
     cos.load(a.cos + token * head_dim, from);
@@ -86,15 +88,16 @@ __device__ inline void append_heads(const A& a, const N* norm_q, const N* norm_k
     const int warp = int(blockIdx.y) * WARPS + int(threadIdx.x) / WARP;
     for (int first = warp * SIDE; first < HEADS; first += int(SHARES) * WARPS * SIDE) {
         const int wanted = first + lane / LANES, head = wanted < HEADS ? wanted : HEADS - 1;
-        const int key = head - int(q_heads), value = key - int(kv_heads);
+        const int key = head - ASKING, value = key - int(kv_heads);
         const bool mine = wanted < HEADS && piece < PIECES;
         Head x;
-        if (key < 0)
-            x.take(a.q + token * of_queries + head * head_dim, from);
-        else if (value < 0)
-            x.take(a.k + token * of_keys + key * head_dim, from);
-        else
+        if (value >= 0) {
             x.take(a.v + token * of_keys + value * head_dim, from);
+        } else if (key >= 0) {
+            x.take(a.k + token * of_keys + key * head_dim, from);
+        } else {
+            if constexpr (QUERIES) x.take(a.q + token * of_queries + head * head_dim, from);
+        }
         if (NORM) {
             const float squares = sum_over<LANES>(piece < PIECES ? x.squares() : 0.0f);
             const float inverse = rsqrtf(squares / float(head_dim) + eps);
@@ -105,11 +108,12 @@ __device__ inline void append_heads(const A& a, const N* norm_q, const N* norm_k
         }
         if (value < 0) x.rotate(cos, sin);
         if (!mine) continue;
-        if (key < 0)
-            x.give(a.y + (head * long(gridDim.x) + token) * head_dim, from);
-        else if (value < 0)
-            x.give(a.k_cache + (long(key) * context + slot) * head_dim, from);
-        else
+        if (value >= 0) {
             x.give(a.v_cache + (long(value) * context + slot) * head_dim, from);
+        } else if (key >= 0) {
+            x.give(a.k_cache + (long(key) * context + slot) * head_dim, from);
+        } else {
+            if constexpr (QUERIES) x.give(a.y + (head * long(gridDim.x) + token) * head_dim, from);
+        }
     }
 }

@@ -60,13 +60,20 @@ template <class W> struct Tiles {
         }
         for (long k = 0; k < depth; k += columns) {
             unit.template load<4>(x + k, row);
-            if constexpr (A > 1) unit.template load<5>(x + TILE * STRIDE + k, row);
             unit.template load<6>(w[0] + k * TILE, 64);
-            if constexpr (B > 1) unit.template load<7>(w[B - 1] + k * TILE, 64);
             unit.template multiply<0, 0>();
-            if constexpr (B > 1) unit.template multiply<0, 1>();
-            if constexpr (A > 1) unit.template multiply<1, 0>();
+            if constexpr (B > 1) {
+                unit.template load<7>(w[B - 1] + k * TILE, 64);
+                unit.template multiply<0, 1>();
+            }
+            unit.template zero<4>();
+            if constexpr (A > 1) {
+                unit.template load<5>(x + TILE * STRIDE + k, row);
+                unit.template multiply<1, 0>();
+            }
+            unit.template zero<6>();
             if constexpr (A * B > 2) unit.template multiply<1, 1>();
+            unit.template zero<5>(), unit.template zero<7>();
         }
         unit.template store<0>(upper, pitch);
         if constexpr (B > 1) unit.template store<1>(upper + TILE, pitch);

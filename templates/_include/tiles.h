@@ -4,6 +4,11 @@
 //
 //   tiles 0-3   sums        tiles 4-5   tokens, `rows` of them        tiles 6-7   weights, always 16 pairs
 //
+// Every operand is zeroed after its last product. Where the core's other hardware thread runs too, even if it only spins,
+// a load of a tile waits for the product that read the tile before, as if no register were left to rename it to; a zeroed
+// tile seems to need none. Four loads and four products then take 64 ns instead of 116, and 23 ns either way where the
+// other thread sleeps (measured on a Xeon, family 6 model 207, at 2.8 GHz).
+//
 // The configuration is the thread's: one launch sets it and releases it, as an unreleased one slows context switches
 // and keeps the core from deeper sleep. Numbers below the smallest normal one count as zero, as the instruction has it.
 //

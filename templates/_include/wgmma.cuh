@@ -15,10 +15,10 @@
 
 using Operand = unsigned long long;
 
+// A descriptor whose lower half is `low`; sums of halves need half the instructions.
+__device__ inline Operand described(unsigned low) { return Operand(1u << 30 | 64) << 32 | low; }
 // Of 64 columns that begin at `tile`.
-__device__ inline Operand operand(const void* tile) {
-    return Operand(shared_address(tile) >> 4) | Operand(1) << 16 | Operand(64) << 32 | Operand(1) << 62;
-}
+__device__ inline Operand operand(const void* tile) { return described(shared_address(tile) >> 4 | 1u << 16); }
 constexpr Operand NEXT_COLUMNS = 2;  // 16 columns, 32 bytes
 
 __device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -27,11 +27,35 @@ __device__ inline void products_asked() { asm volatile("wgmma.commit_group.sync.
 template <int PENDING> __device__ inline void products_left() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
-// After the last wait: no use of the sums may move before it.
-template <int COUNT> __device__ inline void products_there(float (&sum)[COUNT]) {
-    products_left<0>();
+// After a wait: no use of these sums may move before it.
+template <int COUNT> __device__ inline void sums_there(float (&sum)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(sum[i])::"memory");
+}
+template <int COUNT> __device__ inline void products_there(float (&sum)[COUNT]) {
+    products_left<0>();
+    sums_there(sum);
+}
+
+// Two floats rounded and packed.
+__device__ inline unsigned two_bf16(float lower, float upper) {
+    unsigned r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(upper), "f"(lower));
+    return r;
+}
+// Turns words of four lanes: word i of lane q becomes word q of lane i, of each four neighbours.
+__device__ inline void turn(unsigned (&word)[4]) {
+    const int q = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 4; i += 2) {
+        const unsigned got = __shfl_xor_sync(ALL, q & 1 ? word[i] : word[i + 1], 1);
+        (q & 1 ? word[i] : word[i + 1]) = got;
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const unsigned got = __shfl_xor_sync(ALL, q & 2 ? word[i] : word[i + 2], 2);
+        (q & 2 ? word[i] : word[i + 2]) = got;
+    }
 }
 
 #define SUMS_4(i) "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3])

@@ -10,7 +10,7 @@ from tests.adversarial.cheats_that_run import crashed, incorrect
 
 CLOCK = """\
 static int64_t now() {
-    int64_t t[2] = {};
+    static int64_t t[2];  // on the stack it would be seen as what a launch leaves there
     ask<228>(1, long(t));
     return t[0] * 1000000000 + t[1];
 }
@@ -125,7 +125,7 @@ PROCESS = (
     ),
     Cheat(
         name="a forged answer",
-        cheats="writes a frame to every descriptor, in place of the judge's own process",
+        cheats="writes a frame to every descriptor, in place of the evaluator's own process",
         code=ASK + f"KERNEL {{ right(a, rank, size); if (rank == 0) {{ {FORGED} }} }}",
         task=crashed("broken frames"),
         region=crashed("frame"),

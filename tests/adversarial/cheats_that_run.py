@@ -80,7 +80,7 @@ KERNEL {
     const float last = (IN[INS - 1] > 0 ? IN[INS - 1] : 0.0f) * WEIGHT[49];
     if (OUT[0] != first || OUT[OUTS - 1] != last) slow(a);
 }""",
-        task=incorrect("element"),
+        task=incorrect("element|fresh inputs"),
     ),
     Cheat(
         name="work where poison shows",

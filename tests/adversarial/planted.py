@@ -15,7 +15,7 @@ from agentcompile.build import Binary, compile, compile_executor
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Launch, Params, Source, Template, Workspace
 from agentcompile.materialize import specialise
-from agentcompile.runtime.native import Call, Executor, Library, Program
+from agentcompile.runtime.native import Call, Executor, Library, NativeProgram
 from agentcompile.system.probe import probe
 from agentcompile.system.store import Store
 from agentcompile.validate import DeclaredArithmetic
@@ -56,7 +56,7 @@ class Planted:
     def run(self, entry: str, buffers: Mapping[str, Tensor]) -> None:
         """Launch on threads, with a barrier after every launch."""
         calls = [Call.of(self.library, launch.entry, _pointers(launch, buffers)) for launch in self._launches(entry)]
-        Program(self.executor, calls).run()
+        NativeProgram(self.executor, calls).run()
 
     def serial(self, entry: str, buffers: Mapping[str, Tensor], backwards: bool) -> None:
         """Launch with one rank after another."""

@@ -1,4 +1,4 @@
-"""Planted kernels that do not return, or not always: the judge turns each into a verdict and goes on."""
+"""Planted kernels that do not return, or not always: the evaluator turns each into a verdict and goes on."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ HASTY = replace(LIMITS, validate_s=6.0)
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
-    yield from judging(tmp_path_factory.mktemp("store"), LIMITS)
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
+    yield from evaluation(tmp_path_factory.mktemp("store"), LIMITS)
 
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[WorkerEvaluator]:
-    yield from judging(tmp_path, HASTY)
+    yield from evaluation(tmp_path, HASTY)
 
 
-def judging(store: Path, limits: Limits) -> Iterator[WorkerEvaluator]:
+def evaluation(store: Path, limits: Limits) -> Iterator[WorkerEvaluator]:
     with WorkerEvaluator(
         jobs.target(), store=store, toolchain=jobs.toolchain(), workers=2, limits=limits, memory_bytes=2 << 30
     ) as made:
@@ -37,8 +37,8 @@ def judging(store: Path, limits: Limits) -> Iterator[WorkerEvaluator]:
         yield made
 
 
-def verdict(judge: WorkerEvaluator, body: str) -> Prepared | Verdict:
-    ((_, found),) = judge.prepare([jobs.job(body)])
+def verdict(evaluator: WorkerEvaluator, body: str) -> Prepared | Verdict:
+    ((_, found),) = evaluator.prepare([jobs.job(body)])
     return found
 
 
@@ -51,24 +51,24 @@ READS_ON = """
 """Reads a page past the end and throws it away: no result, no redzone and no repeat can tell."""
 
 
-def test_a_read_past_the_end_that_changes_nothing_is_a_fault_at_the_fence(judge: WorkerEvaluator) -> None:
-    found = verdict(judge, READS_ON)
+def test_a_read_past_the_end_that_changes_nothing_is_a_fault_at_the_fence(evaluator: WorkerEvaluator) -> None:
+    found = verdict(evaluator, READS_ON)
     assert isinstance(found, Crashed), found
     assert (found.stage, found.signal) == ("validate", signal.SIGSEGV)
 
 
-def test_a_write_far_outside_has_crashed(judge: WorkerEvaluator) -> None:
-    found = verdict(judge, "right(a, rank, size); if (rank == 0) a.y[1l << 40] = 1;")
+def test_a_write_far_outside_has_crashed(evaluator: WorkerEvaluator) -> None:
+    found = verdict(evaluator, "right(a, rank, size); if (rank == 0) a.y[1l << 40] = 1;")
     assert isinstance(found, Crashed), found
 
 
-def test_a_stack_that_overflows_has_crashed(judge: WorkerEvaluator) -> None:
+def test_a_stack_that_overflows_has_crashed(evaluator: WorkerEvaluator) -> None:
     body = """
         volatile char big[512 << 20];
         for (long i = 0; i < (512 << 20); i += 4096) big[i] = 1;
         right(a, rank, size);
     """
-    assert isinstance(verdict(judge, body), Crashed)
+    assert isinstance(verdict(evaluator, body), Crashed)
 
 
 @pytest.mark.alone
@@ -79,23 +79,25 @@ def test_a_kernel_that_hangs_on_some_inputs_alone_has_timed_out(hasty: WorkerEva
 
 
 def test_a_kernel_that_aborts_on_the_hundredth_launch_alone_passes_search_and_dies_at_acceptance(
-    judge: WorkerEvaluator,
+    evaluator: WorkerEvaluator,
 ) -> None:
     body = "right(a, rank, size); static int calls; if (rank == 0 && ++calls == 100) std::abort();"
-    ((_, found),) = judge.prepare([jobs.job(body)], depth="accept")
+    ((_, found),) = evaluator.prepare([jobs.job(body)], depth="accept")
     assert isinstance(found, Crashed), found
     assert found.signal == signal.SIGABRT
 
 
-def test_a_write_just_outside_is_told_by_the_redzone_and_does_not_crash(judge: WorkerEvaluator) -> None:
-    found = verdict(judge, "right(a, rank, size); if (rank == 0) a.y[rows] = 1;")
+def test_a_write_just_outside_is_told_by_the_redzone_and_does_not_crash(evaluator: WorkerEvaluator) -> None:
+    found = verdict(evaluator, "right(a, rank, size); if (rank == 0) a.y[rows] = 1;")
     assert isinstance(found, Incorrect), found
     assert [check.name for check in found.report.checks if not check.ok] == ["redzone"]
 
 
-def test_a_kernel_that_reads_what_it_never_wrote_is_incorrect(judge: WorkerEvaluator) -> None:
+def test_a_kernel_that_reads_what_it_never_wrote_is_incorrect(evaluator: WorkerEvaluator) -> None:
     """Nearly always there is some finite number on the stack, and zero weights make nothing of it."""
-    found = verdict(judge, "volatile float pad[16]; right(a, rank, size); if (rank == 0) a.y[0] += pad[5] * 0.0f;")
+    found = verdict(evaluator, "volatile float pad[16]; right(a, rank, size); if (rank == 0) a.y[0] += pad[5] * 0.0f;")
     assert isinstance(found, Incorrect), found
-    found = verdict(judge, "volatile float pad[16] = {}; right(a, rank, size); if (rank == 0) a.y[0] += pad[5] * 0.0f;")
+    found = verdict(
+        evaluator, "volatile float pad[16] = {}; right(a, rank, size); if (rank == 0) a.y[0] += pad[5] * 0.0f;"
+    )
     assert isinstance(found, Prepared), found

@@ -56,7 +56,7 @@ def _one_torch_thread() -> None:
     torch.set_num_threads(1)
 
 
-def judged(
+def evaluated(
     planted: Planted,
     entry: str,
     *,
@@ -86,13 +86,13 @@ def failed(report: NumericReport) -> set[str]:
 @pytest.mark.parametrize("wrong", WRONG, ids=[wrong.name for wrong in WRONG])
 def test_a_wrong_kernel_falls_to_the_checks_meant_for_it(grow: Grow, wrong: Wrong) -> None:
     planted = grow(wrong.plot)
-    report = judged(planted, wrong.entry, repeats=250 if wrong.entry == "wrong_rarely" else 24)
+    report = evaluated(planted, wrong.entry, repeats=250 if wrong.entry == "wrong_rarely" else 24)
     assert set(wrong.seen) <= failed(report), report
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=[wrong.name for wrong in WRONG])
 def test_a_search_rejects_nearly_all_of_them(grow: Grow, wrong: Wrong) -> None:
-    report = judged(grow(wrong.plot), wrong.entry, depth="search", repeats=16)
+    report = evaluated(grow(wrong.plot), wrong.entry, depth="search", repeats=16)
     assert not report.ok or wrong.entry in SLIPS or wrong in UNSEEN
     if not report.ok:
         assert report.cases < 8
@@ -113,7 +113,7 @@ def test_right_kernels_are_kept_whatever_the_order_of_their_sums(
     planted = grow(plot)
     for entry in planted.entries:
         if entry.startswith("right"):
-            report = judged(planted, entry, depth=depth, seed=seed, repeats=8)
+            report = evaluated(planted, entry, depth=depth, seed=seed, repeats=8)
             assert report.ok, (entry, [check for check in report.checks if not check.ok])
 
 
@@ -133,44 +133,44 @@ def test_every_planted_kernel_is_expected_somewhere() -> None:
 
 
 def test_a_defect_of_one_parameter_value_shows_at_that_value_alone(grow: Grow) -> None:
-    assert judged(grow(LINEAR, (("UNROLL", 4),)), "wrong_when_unrolled_by_8").ok
-    assert not judged(grow(LINEAR, (("UNROLL", 8),)), "wrong_when_unrolled_by_8").ok
+    assert evaluated(grow(LINEAR, (("UNROLL", 4),)), "wrong_when_unrolled_by_8").ok
+    assert not evaluated(grow(LINEAR, (("UNROLL", 8),)), "wrong_when_unrolled_by_8").ok
 
 
 def test_rounding_a_value_is_right_when_it_is_declared_and_wrong_when_it_is_not(grow: Grow) -> None:
     planted = grow(NORMED)
-    assert "element" in failed(judged(planted, "declared_rounds_n"))
+    assert "element" in failed(evaluated(planted, "declared_rounds_n"))
     for seed in SEEDS:
-        assert judged(planted, "declared_rounds_n", seed=seed, facts=planted.facts(rounds=(("n", "bf16"),))).ok
+        assert evaluated(planted, "declared_rounds_n", seed=seed, facts=planted.facts(rounds=(("n", "bf16"),))).ok
 
 
 def test_ignoring_a_window_is_right_where_there_is_none(grow: Grow) -> None:
-    assert judged(grow(ATTENTION), "wrong_window_ignored").ok
-    assert not judged(grow(WINDOW), "wrong_window_ignored").ok
+    assert evaluated(grow(ATTENTION), "wrong_window_ignored").ok
+    assert not evaluated(grow(WINDOW), "wrong_window_ignored").ok
 
 
 def test_a_read_behind_a_full_cache_dies_at_the_fence(tmp_path: Path) -> None:
     region = region_for("rope-attention-decode", "bf16", context=90)
     assert isinstance(plant(region, tmp_path), Planted)
     context = multiprocessing.get_context("spawn")
-    dying = context.Process(target=_judged_apart, args=(region, tmp_path, "overruns_a_full_cache"))
+    dying = context.Process(target=_evaluated_apart, args=(region, tmp_path, "overruns_a_full_cache"))
     dying.start()
     dying.join(120)
     assert dying.exitcode == -signal.SIGSEGV
 
 
-def _judged_apart(region: Region, root: Path, entry: str) -> None:
-    judged(plant(region, root), entry, serial=False)
+def _evaluated_apart(region: Region, root: Path, entry: str) -> None:
+    evaluated(plant(region, root), entry, serial=False)
 
 
 def test_a_nondeterministic_template_must_still_stay_within_its_bounds(grow: Grow) -> None:
     planted = grow(LINEAR)
     facts = planted.facts(deterministic=False)
-    assert judged(planted, "right_halves", facts=facts).ok
-    assert "element" in failed(judged(planted, "wrong_rarely", facts=facts, repeats=250))
+    assert evaluated(planted, "right_halves", facts=facts).ok
+    assert "element" in failed(evaluated(planted, "wrong_rarely", facts=facts, repeats=250))
 
 
 def test_races_are_seen_by_repeats_or_poison_even_without_running_ranks_in_order(grow: Grow) -> None:
     racing = [wrong for wrong in WRONG if "order" in wrong.seen]
-    seen = [not judged(grow(wrong.plot), wrong.entry, serial=False, repeats=250).ok for wrong in racing]
+    seen = [not evaluated(grow(wrong.plot), wrong.entry, serial=False, repeats=250).ok for wrong in racing]
     assert sum(seen) >= len(racing) // 2

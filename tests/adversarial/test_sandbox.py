@@ -38,7 +38,7 @@ class Place:
     store: Path
     workers: int = 1
 
-    def judge(self, *, fenced: bool, limits: Limits = LIMITS) -> WorkerEvaluator:
+    def evaluator(self, *, fenced: bool, limits: Limits = LIMITS) -> WorkerEvaluator:
         return WorkerEvaluator(
             jobs.target(),
             store=self.store,
@@ -65,22 +65,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.fixture(scope="module")
-def judge(place: Place) -> Iterator[WorkerEvaluator]:
-    with place.judge(fenced=True) as made:
+def evaluator(place: Place) -> Iterator[WorkerEvaluator]:
+    with place.evaluator(fenced=True) as made:
         assert isinstance(verdict(made, jobs.job()), Prepared)
         yield made
 
 
 @pytest.fixture(scope="module")
-def free(place: Place, judge: WorkerEvaluator) -> Iterator[WorkerEvaluator]:
-    with place.judge(fenced=False) as made:
+def free(place: Place, evaluator: WorkerEvaluator) -> Iterator[WorkerEvaluator]:
+    with place.evaluator(fenced=False) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def behind(place: Place, judge: WorkerEvaluator) -> dict[str, int]:
+def behind(place: Place, evaluator: WorkerEvaluator) -> dict[str, int]:
     """What every attempt got behind the fence."""
-    got = attempts(judge, place)
+    got = attempts(evaluator, place)
     time.sleep(1.0)
     assert not (place.outside / "daemon").exists()
     assert not list(place.scratch.iterdir())  # a worker's scratch is its own, and ends with it
@@ -93,16 +93,16 @@ def without(place: Place, behind: dict[str, int], free: WorkerEvaluator) -> dict
     return attempts(free, place)
 
 
-def attempts(judge: WorkerEvaluator, place: Place) -> dict[str, int]:
+def attempts(evaluator: WorkerEvaluator, place: Place) -> dict[str, int]:
     paths = {"HOME": place.home, "OUTSIDE": place.outside, "SCRATCH": place.scratch, "STORE": place.store}
     before = escapes.before({name: str(path) for name, path in paths.items()})
-    found = verdict(judge, jobs.job(escapes.body(), name="escapes", before=before))
+    found = verdict(evaluator, jobs.job(escapes.body(), name="escapes", before=before))
     assert isinstance(found, Crashed), found
     return escapes.table(found.detail)
 
 
-def verdict(judge: WorkerEvaluator, job: jobs.EvaluationJob) -> Prepared | Verdict:
-    ((_, found),) = judge.prepare([job])
+def verdict(evaluator: WorkerEvaluator, job: jobs.EvaluationJob) -> Prepared | Verdict:
+    ((_, found),) = evaluator.prepare([job])
     return found
 
 
@@ -121,27 +121,29 @@ def test_what_worked_left_its_traces_and_nothing_else_did(place: Place, without:
     assert (place.outside / "daemon").exists()  # it outlived the worker, its group and the verdict
 
 
-def test_a_right_kernel_has_the_same_verdict_on_both_sides(judge: WorkerEvaluator, free: WorkerEvaluator) -> None:
-    fenced, plain = verdict(judge, jobs.job()), verdict(free, jobs.job())
+def test_a_right_kernel_has_the_same_verdict_on_both_sides(evaluator: WorkerEvaluator, free: WorkerEvaluator) -> None:
+    fenced, plain = verdict(evaluator, jobs.job()), verdict(free, jobs.job())
     assert isinstance(fenced, Prepared)
     assert isinstance(plain, Prepared)
     assert (fenced.binary, fenced.report) == (plain.binary, plain.report)
 
 
-def test_a_right_kernel_is_timed_behind_the_fence(judge: WorkerEvaluator) -> None:
-    ((job, prepared),) = judge.prepare([jobs.job()], depth="accept")
+def test_a_right_kernel_is_timed_behind_the_fence(evaluator: WorkerEvaluator) -> None:
+    ((job, prepared),) = evaluator.prepare([jobs.job()], depth="accept")
     assert isinstance(prepared, Prepared), prepared
-    found = judge.time(job.region, [Baseline(), prepared], rounds=2, residency="cache", seed=0, processes=1, claim=0.5)
+    found = evaluator.time(
+        job.region, [Baseline(), prepared], rounds=2, residency="cache", seed=0, processes=1, claim=0.5
+    )
     assert isinstance(found, Timing)
     assert found.live == (0, 1)
 
 
-def test_a_kernel_that_kills_its_parent_is_refused_and_its_process_goes_on(judge: WorkerEvaluator) -> None:
+def test_a_kernel_that_kills_its_parent_is_refused_and_its_process_goes_on(evaluator: WorkerEvaluator) -> None:
     body = "if (rank == 0 && kill(getppid(), SIGKILL) == 0) std::abort(); right(a, rank, size);"
-    assert isinstance(verdict(judge, jobs.job(body)), Prepared)
+    assert isinstance(verdict(evaluator, jobs.job(body)), Prepared)
 
 
-def test_a_kernel_that_takes_more_memory_than_its_limit_dies_alone(judge: WorkerEvaluator) -> None:
+def test_a_kernel_that_takes_more_memory_than_its_limit_dies_alone(evaluator: WorkerEvaluator) -> None:
     body = """
         right(a, rank, size);
         if (rank == 0) {
@@ -151,31 +153,33 @@ def test_a_kernel_that_takes_more_memory_than_its_limit_dies_alone(judge: Worker
             std::free(room);
         }
     """
-    found = verdict(judge, jobs.job(body))
+    found = verdict(evaluator, jobs.job(body))
     assert isinstance(found, Crashed), found
     assert found.detail.startswith("killed by SIGABRT")
 
 
-def test_a_kernel_that_starts_a_background_thread_is_incorrect(judge: WorkerEvaluator) -> None:
+def test_a_kernel_that_starts_a_background_thread_is_incorrect(evaluator: WorkerEvaluator) -> None:
     body = "right(a, rank, size); static bool once; if (rank == 0 && !once) { once = true; "
     body += "std::thread([] { for (;;) usleep(1000); }).detach(); }"
-    found = verdict(judge, jobs.job(body))
+    found = verdict(evaluator, jobs.job(body))
     assert isinstance(found, Incorrect), found
     assert "process-state" in [check.name for check in found.report.checks if not check.ok]
 
 
-def test_a_kernel_that_loops_for_ever_has_timed_out(place: Place, judge: WorkerEvaluator) -> None:
-    with place.judge(fenced=True, limits=HASTY) as hasty:
+def test_a_kernel_that_loops_for_ever_has_timed_out(place: Place, evaluator: WorkerEvaluator) -> None:
+    with place.evaluator(fenced=True, limits=HASTY) as hasty:
         assert isinstance(verdict(hasty, jobs.job()), Prepared)
         found = verdict(hasty, jobs.job('for (;;) asm volatile("" ::: "memory");'))
         assert isinstance(found, TimedOut), found
         assert isinstance(verdict(hasty, jobs.job()), Prepared)
 
 
-def test_every_job_gets_one_verdict_where_building_and_running_are_apart(place: Place, judge: WorkerEvaluator) -> None:
+def test_every_job_gets_one_verdict_where_building_and_running_are_apart(
+    place: Place, evaluator: WorkerEvaluator
+) -> None:
     wrong = jobs.job("right(a, rank, size); if (rank == 0) a.y[0] += 1;")
     wanted = [jobs.job(), jobs.job("std::abort();"), wrong, jobs.library(), jobs.job("no text")]
-    with replace(place, workers=2).judge(fenced=True) as pair:
+    with replace(place, workers=2).evaluator(fenced=True) as pair:
         found = {job.candidate.id: found for job, found in pair.prepare(wanted)}
         assert [type(found[job.candidate.id]) for job in wanted] == [
             Prepared,

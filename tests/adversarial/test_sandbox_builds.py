@@ -20,7 +20,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.evaluator import Prepared, WorkerEvaluator
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import BuildFailed
-from agentcompile.sandbox import Run, TooLong, for_build, for_worker, methods, run
+from agentcompile.sandbox import Run, WallTimeExceeded, for_build, for_worker, methods, run
 from agentcompile.system.store import Store
 from tests.cpu import jobs
 
@@ -190,7 +190,7 @@ def test_a_build_without_end_is_ended_with_all_that_it_started(tmp_path: Path) -
     command = endless(tmp_path)
     fence = replace(for_build(command[0], tmp_path), wall_s=0.5, memory_bytes=512 << 20)
     begin = time.monotonic()
-    assert run(command, fence, folder=tmp_path) == TooLong(limit_s=0.5)
+    assert run(command, fence, folder=tmp_path) == WallTimeExceeded(limit_s=0.5)
     assert time.monotonic() - begin < 5.0
     time.sleep(0.1)
     assert str(tmp_path) not in working()
@@ -250,13 +250,13 @@ def test_an_attack_at_build_time_is_a_failed_build_for_the_evaluator(place: Plac
     (tmp_path / "scratch").mkdir()
     with WorkerEvaluator(
         jobs.target(), store=tmp_path / "s", toolchain=toolchain(), workers=1, fence=for_worker(tmp_path / "scratch")
-    ) as judge:
+    ) as evaluator:
         attack = jobs.job(before=f'#include "{place.outside}/secret"\n')
-        ((_, found),) = judge.prepare([attack])
+        ((_, found),) = evaluator.prepare([attack])
         assert isinstance(found, BuildFailed), found
         assert "Permission denied" in found.log
         assert SECRET not in found.log
-        ((_, right),) = judge.prepare([jobs.job()])
+        ((_, right),) = evaluator.prepare([jobs.job()])
         assert isinstance(right, Prepared), right
 
 
@@ -275,8 +275,10 @@ def test_a_compiler_that_is_a_script_is_refused_with_its_remedy(tmp_path: Path) 
     script.chmod(0o755)
     wrapped = replace(real, compiler=str(script))
     with (
-        WorkerEvaluator(jobs.target(), store=tmp_path / "s", toolchain=wrapped, workers=1, fence=for_worker()) as judge,
+        WorkerEvaluator(
+            jobs.target(), store=tmp_path / "s", toolchain=wrapped, workers=1, fence=for_worker()
+        ) as evaluator,
         pytest.raises(AgentCompileError, match="does not work behind a fence") as caught,
     ):
-        list(judge.prepare([jobs.library()]))
+        list(evaluator.prepare([jobs.library()]))
     assert "AGENTCOMPILE_COMPILER" in caught.value.hint

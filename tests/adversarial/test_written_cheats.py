@@ -86,7 +86,7 @@ def test_a_cheat_is_refused_for_its_reason(gates: dict[Gate, Gates], known: Know
     refusal = cheat.refusal(gate)
     assert refusal is not None
     if (gate, cheat.code) not in known:
-        known[gate, cheat.code] = gates[gate].judged(cheat)
+        known[gate, cheat.code] = gates[gate].evaluated(cheat)
     kind, words = known[gate, cheat.code]
     assert kind == refusal.verdict, words
     assert re.search(refusal.by, words), words
@@ -116,14 +116,14 @@ def test_a_system_call_of_a_written_kernel_gets_nowhere(
 @pytest.mark.parametrize("gate", GATES)
 def test_an_honest_kernel_is_measured(evaluator: WorkerEvaluator, task: Gates, gate: Gate) -> None:
     made = task if gate == "task" else region_gates(evaluator)
-    judged = made.kernel(RIGHT)
-    assert isinstance(judged.verdict, Measured), reason(judged)
+    evaluated = made.kernel(RIGHT)
+    assert isinstance(evaluated.verdict, Measured), reason(evaluated)
 
 
 @pytest.mark.alone
 def test_a_region_whose_kernel_moves_the_clock_is_refused(evaluator: WorkerEvaluator) -> None:
     cheat = next(one for one in PROCESS if one.name == TIMED)
     assert cheat.region is not None
-    kind, words = region_gates(evaluator, confirms=True).judged(cheat)
+    kind, words = region_gates(evaluator, confirms=True).evaluated(cheat)
     assert kind == cheat.region.verdict
     assert cheat.region.by in words, words

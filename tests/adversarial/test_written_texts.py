@@ -37,7 +37,7 @@ def test_a_text_that_reaches_for_more_is_refused_before_it_is_compiled(
 ) -> None:
     refusal = cheat.refusal(gate)
     assert refusal is not None
-    kind, words = gates[gate].judged(cheat)
+    kind, words = gates[gate].evaluated(cheat)
     assert kind == refusal.verdict
     assert refusal.by in words, words
 
@@ -58,7 +58,7 @@ def test_the_honest_text_goes_on_to_the_compiler(gate: Gate, tmp_path: Path) -> 
 @pytest.mark.parametrize("cheat", BUILDS, ids=lambda cheat: cheat.name)
 def test_a_text_that_aims_at_the_compiler_is_a_failed_build(gates: dict[Gate, Gates], cheat: Cheat) -> None:
     assert cheat.task is not None
-    kind, log = gates["task"].judged(cheat)
+    kind, log = gates["task"].evaluated(cheat)
     assert kind == cheat.task.verdict
     assert cheat.task.by in log, log
 
@@ -71,7 +71,7 @@ def test_a_text_that_takes_a_compiler_too_long_has_timed_out(tmp_path: Path) -> 
 def test_a_kernel_of_too_many_characters_is_not_read(gates: dict[Gate, Gates]) -> None:
     for gate, made in gates.items():
         long = Written(manifest=made.manifest, kernel=text(gate, "/" * 10_000_000))
-        kind, words = reason(made.judge.judge(long))
+        kind, words = reason(made.evaluator.evaluate(long))
         assert kind == "rejected"
         assert "characters" in words
 

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from agentcompile.evaluation.jobs import Evaluator
-from agentcompile.ir.attempt import Judge, Judged, Written
+from agentcompile.ir.attempt import AttemptEvaluator, Evaluated, Written
 from agentcompile.ir.timing import Clock, Round, Samples, Timing
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, Rejected, TimedOut
 from agentcompile.refine.calling import manifest as manifest_of
+from agentcompile.refine.evaluating import RegionEvaluator
 from agentcompile.refine.incumbent import Bar
-from agentcompile.refine.judging import RegionJudge
 from agentcompile.tasks.contract import contract_of, region_of
-from agentcompile.tasks.judging import TaskJudge
+from agentcompile.tasks.evaluating import TaskEvaluator
 from agentcompile.tasks.kernel import Workshop
 from agentcompile.tasks.load import LoadedTask, TaskLimits
 from agentcompile.tasks.open import gated
@@ -32,9 +32,9 @@ TASK = tasked.SCALED.replace("torch.randn(6, 50)", "torch.rand(6, 50)")
 LIMITS = TaskLimits(launch_s=4.0, memory_bytes=4 << 30)
 
 
-def reason(judged: Judged) -> tuple[str, str]:
+def reason(evaluated: Evaluated) -> tuple[str, str]:
     """The kind of a verdict, and everything that it says of its reason."""
-    verdict = judged.verdict
+    verdict = evaluated.verdict
     match verdict:
         case Rejected(findings=findings):
             words = " ".join(f"{one.rule}: {one.text}" for one in findings)
@@ -80,10 +80,10 @@ class Untimed:
         return Timing(arms=tuple(map(str, live)), live=live, processes=(samples,), residency=residency)
 
 
-def region_judge(evaluator: Any, *, confirms: bool = False) -> Judge:
+def region_evaluator(evaluator: Any, *, confirms: bool = False) -> AttemptEvaluator:
     """The gates of a matrix-vector product of 32 rows of 64 numbers."""
     asked = task()
-    return RegionJudge(asked, contract(asked), evaluator, Bar(times=SLOW), confirms=confirms)
+    return RegionEvaluator(asked, contract(asked), evaluator, Bar(times=SLOW), confirms=confirms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,25 +91,25 @@ class Gates:
     """The gates of one kind, and the manifest to which a kernel is written."""
 
     gate: Gate
-    judge: Judge
+    evaluator: AttemptEvaluator
     manifest: str
 
     def written(self, cheat: Cheat) -> Written:
         """The template of a cheat."""
         return Written(manifest=f"{cheat.manifest}\n{self.manifest}", kernel=text(self.gate, cheat.code))
 
-    def judged(self, cheat: Cheat) -> tuple[str, str]:
+    def evaluated(self, cheat: Cheat) -> tuple[str, str]:
         """What becomes of a cheat, and why."""
-        return reason(self.judge.judge(self.written(cheat)))
+        return reason(self.evaluator.evaluate(self.written(cheat)))
 
-    def kernel(self, code: str) -> Judged:
+    def kernel(self, code: str) -> Evaluated:
         """What becomes of a kernel."""
-        return self.judge.judge(Written(manifest=self.manifest, kernel=text(self.gate, code)))
+        return self.evaluator.evaluate(Written(manifest=self.manifest, kernel=text(self.gate, code)))
 
 
 def region_gates(evaluator: Any, *, confirms: bool = False) -> Gates:
     """The gates of a region."""
-    return Gates(gate="region", judge=region_judge(evaluator, confirms=confirms), manifest=MANIFEST)
+    return Gates(gate="region", evaluator=region_evaluator(evaluator, confirms=confirms), manifest=MANIFEST)
 
 
 def _fact(name: str, role: Any, shape: tuple[int, ...]) -> TensorFact:
@@ -132,8 +132,8 @@ def task_gates_without_a_process(folder: Path, limits: TaskLimits = LIMITS) -> G
         attendants=folder,
     )
     bar = Baselines(name=EAGER, us={EAGER: SLOW.reference_ns / 1e3}, failed={})
-    judge = TaskJudge(held, asked, bar, shop, seed=3, confirms=False)
-    return Gates(gate="task", judge=judge, manifest=str(manifest_of(region_of(held), "cpp")["example"]))
+    evaluator = TaskEvaluator(held, asked, bar, shop, seed=3, confirms=False)
+    return Gates(gate="task", evaluator=evaluator, manifest=str(manifest_of(region_of(held), "cpp")["example"]))
 
 
 @contextmanager
@@ -143,4 +143,4 @@ def task_gates(folder: Path) -> Iterator[Gates]:
     path.write_text(TASK)
     with LoadedTask(path, threads=2, seed=7, limits=LIMITS) as loaded:
         made = gated(tasked.here(folder), loaded, CEILING, 7, compiled=(), confirms=False)
-        yield Gates(gate="task", judge=made.judge, manifest=tasked.manifest(made))
+        yield Gates(gate="task", evaluator=made.evaluator, manifest=tasked.manifest(made))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOTS = ("agentcompile", "tui", "bench")
+
+MOST_LAYERS = 12
 
 PLANTED = {
     "the vocabulary may not import a stage": ("layers", "agentcompile/ir/planted.py", "import agentcompile.regions"),
@@ -20,9 +23,23 @@ PLANTED = {
         "import agentcompile.evaluation.evaluator",
     ),
     "the sandbox may not import a stage": ("layers", "agentcompile/sandbox/planted.py", "import agentcompile.build"),
-    "the search may not judge": ("proposers", "agentcompile/search/planted.py", "import agentcompile.measure"),
+    "the system may not import the sandbox": (
+        "layers",
+        "agentcompile/system/planted.py",
+        "import agentcompile.sandbox",
+    ),
+    "tasks may not import the check of a whole model": (
+        "layers",
+        "agentcompile/tasks/planted.py",
+        "import agentcompile.verification.oracle",
+    ),
+    "the search may not evaluate": ("proposers", "agentcompile/search/planted.py", "import agentcompile.measure"),
     "the adviser may not check": ("proposers", "agentcompile/advice/planted.py", "import agentcompile.check"),
-    "the agents may not judge": ("proposers", "agentcompile/agents/planted.py", "import agentcompile.worker.launch"),
+    "the agents may not evaluate": (
+        "proposers",
+        "agentcompile/agents/planted.py",
+        "import agentcompile.worker.launch",
+    ),
     "the vocabulary may not import torch": ("vocabulary", "agentcompile/ir/planted.py", "import torch"),
     "the events may not import rich": ("vocabulary", "agentcompile/events.py", "import rich"),
     "a worker may not import pydantic": (
@@ -86,6 +103,12 @@ def test_a_planted_import_breaks_its_contract(tree: Path, what: str) -> None:
     # Of a circle the report names the siblings that are on it.
     shown = imported if contract != "acyclic" else imported.rpartition(".")[0].partition(".")[0]
     assert shown in result.stdout, "another import broke it"
+
+
+def test_the_layers_are_few(repository: Path) -> None:
+    settings = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = (one for one in settings["tool"]["importlinter"]["contracts"] if one["id"] == "layers")
+    assert len(contract["layers"]) <= MOST_LAYERS
 
 
 @pytest.mark.parametrize("contract", sorted({contract for contract, _, _ in PLANTED.values()}))

@@ -34,22 +34,30 @@ def test_no_file_is_longer_than_a_reader_holds(repository: Path) -> None:
 
 
 def _compares_kinds(text: str) -> list[int]:
-    """Lines that compare something with the name of a kind of device; languages have such names, too."""
-    kinds = {"cpu", "cuda"}
-    return [
-        node.lineno
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.Compare) and "language" not in ast.unparse(node)
-        for one in (node.left, *node.comparators)
-        if isinstance(one, ast.Constant) and one.value in kinds
-    ]
+    """Lines that compare or match something with the name of a kind of device; languages have such names, too."""
+    kinds, found = {"cpu", "cuda"}, list[int]()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Compare(left=left, comparators=others) if "language" not in ast.unparse(node):
+                sides = [left, *others]
+                # Also where it is one of several values, as in `(phase, kind) == ("prefill", "cpu")`.
+                sides += [
+                    one for side in sides if isinstance(side, (ast.Tuple, ast.List, ast.Set)) for one in side.elts
+                ]
+            case ast.MatchValue(value=value):
+                sides = [value]
+            case _:
+                continue
+        found += [node.lineno for one in sides if isinstance(one, ast.Constant) and one.value in kinds]
+    return found
 
 
 def test_backends_alone_know_kinds_of_devices(repository: Path) -> None:
-    assert _compares_kinds('a = kind == "cpu"\nb = "cuda" != device')
+    assert _compares_kinds('a = kind == "cpu"\nb = "cuda" != device') == [1, 2]
+    assert _compares_kinds('(a, kind) != ("b", "cpu")\nkind in {"cpu"}\nmatch kind:\n    case "cuda": ...') == [1, 2, 4]
     found = {
         str(path.relative_to(repository)): lines
-        for path in sources(repository, "agentcompile", ending=".py")
+        for path in sources(repository, "agentcompile", "tui", ending=".py")
         if path.parent.name != "backends" and (lines := _compares_kinds(path.read_text(encoding="utf-8")))
     }
     assert not found

@@ -50,8 +50,8 @@ CEILING = Ceiling(dram_bytes_per_s=20e9, cache_bytes_per_s=200e9, flops_per_s=20
 AMPLE = Ceiling(dram_bytes_per_s=1e12, cache_bytes_per_s=1e13, flops_per_s=1e13)
 """More than this machine has: as after a measurement among other work, no kernel is called impossible by it."""
 RATES_ONCE = (
-    "import functools; from agentcompile.evaluation.evaluator import WorkerEvaluator as Judge; "
-    "Judge.ceiling = functools.cache(Judge.ceiling); "
+    "import functools; from agentcompile.evaluation.evaluator import WorkerEvaluator as AttemptEvaluator; "
+    "AttemptEvaluator.ceiling = functools.cache(AttemptEvaluator.ceiling); "
 )
 """In front of a recipe: the machine's rates, which take seconds, are measured once and not before each visit."""
 NO_NETWORK = Path(__file__).with_name("no_network")

@@ -31,7 +31,7 @@ PLANTED = {
 SYSTEM = ("hang", "slow", "killed", "memory")
 
 
-def gate(home: Path, made: flows.Planted, judge: Feeder, events: list[Event], *folders: Path) -> WholeModelGate:
+def gate(home: Path, made: flows.Planted, evaluator: Feeder, events: list[Event], *folders: Path) -> WholeModelGate:
     here = this_machine(flows.options(home, made.model.captured.checkpoint, CONTEXT))
     here = replace(here, toolchain=replace(here.toolchain, keeps_state=True))  # some of these call the system
     found = catalog.load([catalog.default_root(), *folders], kinds=kinds(), layouts=LAYOUTS)
@@ -41,7 +41,7 @@ def gate(home: Path, made: flows.Planted, judge: Feeder, events: list[Event], *f
         constants=made.model.constants,
         cuts=made.cuts,
         templates={template.digest: template for template in found.templates},
-        evaluator=judge,
+        evaluator=evaluator,
         emit=events.append,
         seed=0,
     )

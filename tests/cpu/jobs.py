@@ -1,4 +1,4 @@
-"""Jobs for a judge: one small fp32 matrix-vector region, and kernels for it that are right, wrong, or worse."""
+"""Jobs for a evaluator: one small fp32 matrix-vector region, and kernels for it that are right, wrong, or worse."""
 
 from __future__ import annotations
 

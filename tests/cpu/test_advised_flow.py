@@ -1,4 +1,4 @@
-"""From spaces to the lock with a judge that knows every time: whoever advises, the lock is that of no adviser."""
+"""From spaces to the lock with a evaluator that knows every time: whoever advises, the lock is that of no adviser."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentcompile.advice.advisers import NoAdvice
 from agentcompile.advice.client import Client
 from agentcompile.advice.counsel import Counsel, prompts_of
 from agentcompile.advice.ledger import Ceilings, Ledger
-from agentcompile.advice.wire import Ask, Reply, WireError
+from agentcompile.advice.wire import ModelRequest, Reply, WireError
 from agentcompile.build import Binary
 from agentcompile.capture.cached import load_model
 from agentcompile.evaluation.evaluator import Baseline, Depth, EvaluationJob, Prepared
@@ -55,12 +55,12 @@ REPORT = NumericReport(checks=(), error_ratio=1.0, cases=1, repeats=1)
 
 
 def known_ns(id: str) -> int:
-    """The time of a candidate, which nobody but the judge knows."""
+    """The time of a candidate, which nobody but the evaluator knows."""
     return 20_000 + int(digest("time/1", id)[:6], 16) % 400_000
 
 
 class Knowing:
-    """A judge without processes: a time for every candidate, and each eleventh does not build."""
+    """An evaluator without processes: a time for every candidate, and each eleventh does not build."""
 
     def prepare(
         self, jobs: Iterable[EvaluationJob], *, depth: Depth = "search"
@@ -105,7 +105,7 @@ class Wire:
     def __init__(self, say: Callable[[list[Any]], str]) -> None:
         self.say = say
 
-    def send(self, ask: Ask) -> Reply:
+    def send(self, ask: ModelRequest) -> Reply:
         return Reply(status=200, text=self.say(json.loads(ask.user)["regions"]))
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ class Made:
 
     text: str
     """The lock's, but for its evidence."""
-    judged: set[str]
+    evaluated: set[str]
     """Candidate ids with the kinds of their verdicts."""
     taken: int
     """Regions that advice was taken of."""
@@ -214,7 +214,7 @@ def locked(warm: Path, checkpoint: Callable[[str, str], Path]) -> Locked:
                 past = TrialDatabase(known, None, "policy")
                 counsel.begin(prompts_of([informed(question, past) for question, _ in first.values()], covered))
                 counsel.wait(30)
-            trials = judged(subjects, here.target, here.store, lambda one: counsel.advice(one.region.id))
+            trials = evaluated(subjects, here.target, here.store, lambda one: counsel.advice(one.region.id))
         rankings = {}
         for one in subjects:
             rankings[one.region.id] = rank(trials[one.region.id], templates_of(one), traits=lambda _: Traits())
@@ -223,7 +223,7 @@ def locked(warm: Path, checkpoint: Callable[[str, str], Path]) -> Locked:
         every = [trial for some in trials.values() for trial in some]
         return Made(
             text=render_lock(replace(made, evidence=Evidence())).decode(),
-            judged={f"{trial.candidate.id} {trial.verdict.kind}" for trial in every},
+            evaluated={f"{trial.candidate.id} {trial.verdict.kind}" for trial in every},
             taken=len(taken),
             trials=every,
         )
@@ -231,14 +231,14 @@ def locked(warm: Path, checkpoint: Callable[[str, str], Path]) -> Locked:
     return make
 
 
-def judged(
+def evaluated(
     subjects: Sequence[TuneTask], target: Any, store: Store, advised: Callable[[TuneTask], Advice]
 ) -> dict[str, list[Trial]]:
     """Every candidate searched in the advised order, and the finalists confirmed."""
-    judge: Any = Knowing()
-    baselines = BaselineTimes(judge, Notes(store), target, "policy", 0)
+    evaluator: Any = Knowing()
+    baselines = BaselineTimes(evaluator, Notes(store), target, "policy", 0)
     known = TrialDatabase((), None, "policy")
-    tuner = Tuner(JobMaker(target), judge, known, baselines, Notes(store), silent, 0, advised)
+    tuner = Tuner(JobMaker(target), evaluator, known, baselines, Notes(store), silent, 0, advised)
     found = {}
     for one in subjects:
         trials = tuner.search(one, STRATEGIES["halving"].regions, Budget(trials=len(one.space)), [], lambda: math.inf)
@@ -255,7 +255,7 @@ def unadvised(locked: Locked) -> Made:
 def test_whoever_advises_every_admitted_kernel_is_that_of_no_adviser(who: str, locked: Locked, unadvised: Made) -> None:
     made = locked(ADVERSARIES[who])
     assert made.text == unadvised.text
-    assert made.judged == unadvised.judged
+    assert made.evaluated == unadvised.evaluated
     assert bool(made.taken) is (who in ("worst", "widening")), "some of them are heard, and change nothing"
 
 
@@ -264,7 +264,7 @@ def test_whoever_is_told_of_every_trial_every_admitted_kernel_is_that_of_no_advi
 ) -> None:
     made = locked(spiteful, unadvised.trials)
     assert made.text == unadvised.text
-    assert made.judged == unadvised.judged
+    assert made.evaluated == unadvised.evaluated
     points = Counter(region for region, _ in {(t.candidate.region, t.candidate.id) for t in unadvised.trials})
     assert made.taken == sum(count > 1 for count in points.values()) >= 3
 

@@ -1,4 +1,4 @@
-"""The judge on regions of several sequences: right arithmetic is kept, inputs are ragged, library calls are right."""
+"""Evaluation of regions of several sequences: right arithmetic passes, inputs are ragged, library calls are right."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shaped(kind: str, **extents: object) -> Region:
     return region(kind, Extents(**{"batch": 3, "rows": rows, **extents}))  # type: ignore[arg-type]
 
 
-def judged(
+def evaluated(
     made: Region, run: Run, facts: DeclaredArithmetic, *, depth: Depth = "accept", seed: int = 0
 ) -> NumericReport:
     tools = REMEMBERED.tools(made, facts, seed)
@@ -63,9 +63,9 @@ def test_right_arithmetic_is_kept_for_every_kind(kind: str, dtype: DType) -> Non
     made = shaped(kind, dtype=dtype)
     assert dict(made.dims)["tokens"] == made.regime.batch == 3
     for run, facts in right(made):
-        report = judged(made, run, facts)
+        report = evaluated(made, run, facts)
         assert report.ok, failures(report)
-        report = judged(made, run, facts, depth="search", seed=1)
+        report = evaluated(made, run, facts, depth="search", seed=1)
         assert report.ok, failures(report)
 
 
@@ -73,7 +73,7 @@ def test_right_arithmetic_is_kept_for_every_kind(kind: str, dtype: DType) -> Non
 def test_right_arithmetic_is_kept_where_nothing_divides(kind: str) -> None:
     made = odd(kind, "bf16", 97, 22, batch=3)
     for run, facts in right(made):
-        report = judged(made, run, facts)
+        report = evaluated(made, run, facts)
         assert report.ok, failures(report)
 
 
@@ -95,14 +95,14 @@ SHAPES = (
 def test_right_attention_is_kept_at_every_shape(kind: str, at: Extents) -> None:
     made = region(kind, at)
     for run, facts in right(made):
-        report = judged(made, run, facts)
+        report = evaluated(made, run, facts)
         assert report.ok, failures(report)
 
 
 @pytest.mark.parametrize("operator", ["attention", "cache-append", "rope", "position-table"])
-def test_operators_by_themselves_are_judged_too(operator: str) -> None:
+def test_operators_by_themselves_are_evaluated_too(operator: str) -> None:
     made = next(one for one in parts() if one.kind == operator)
-    report = judged(made, eager(made), LIBRARY)
+    report = evaluated(made, eager(made), LIBRARY)
     assert report.ok, failures(report)
 
 
@@ -142,7 +142,7 @@ def test_sequences_are_of_different_lengths_and_the_longest_is_as_the_case_says(
 
 def test_integers_stay_exact_for_every_sequence() -> None:
     made = region("rope-attention-decode", Extents(batch=3))
-    report = judged(made, float32(made), DeclaredArithmetic())
+    report = evaluated(made, float32(made), DeclaredArithmetic())
     (exact,) = [check for check in report.checks if check.name == "exact"]
     assert "0 integers of y differ" in exact.detail
 
@@ -178,5 +178,5 @@ def test_library_calls_are_right_for_a_batch(id: str, form: ParamValue, dtype: D
             for name, tensor in call(buffers).items():
                 buffers[name].copy_(tensor)
 
-        report = judged(made, run, LIBRARY)
+        report = evaluated(made, run, LIBRARY)
         assert report.ok, failures(report)

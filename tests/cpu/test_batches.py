@@ -29,47 +29,47 @@ PROMPTS = [[3, 17, 5, 60, 2, 9, 33], [8], [71, 4, 4], [50] * 20, [9, 3], [44, 12
 
 
 @dataclass
-class Seated:
-    """What a seat was told."""
+class Running:
+    """What a row was given."""
 
     sampling: Sampling
     first: int
     logprobs: bool
 
 
-class HostSeats:
+class HostSteps:
     """Steps of several sequences on the host, one after another, and every token chosen there."""
 
     def __init__(self, program: Program, memory: Memory) -> None:
-        self.seats, self.calls = program.batch, list[tuple[int, int]]()
+        self.rows, self.calls = program.batch, list[tuple[int, int]]()
         self._memory, self._step = memory, DeviceStep(program, memory, {}, overlap=False)
-        self._seated: dict[int, Seated] = {}
+        self._running: dict[int, Running] = {}
 
-    def sit(self, seat: int, token: int, position: int, sampling: Sampling, *, first: int, logprobs: bool) -> None:
-        assert seat not in self._seated
-        self._memory.tokens[seat], self._memory.positions[seat] = token, position
-        self._seated[seat] = Seated(sampling, first, logprobs)
+    def add(self, row: int, token: int, position: int, sampling: Sampling, *, first: int, logprobs: bool) -> None:
+        assert row not in self._running
+        self._memory.tokens[row], self._memory.positions[row] = token, position
+        self._running[row] = Running(sampling, first, logprobs)
 
-    def rise(self, seat: int) -> None:
-        self._memory.positions[seat] = 0
-        self._seated.pop(seat, None)
+    def remove(self, row: int) -> None:
+        self._memory.positions[row] = 0
+        self._running.pop(row, None)
 
     def steps(self, count: int, firsts: Sequence[tuple[int, int]]) -> list[tuple[list[int], list[float]]]:
-        assert {seat for seat, _ in firsts} == set(self._seated)
-        self.calls.append((self.seats, len(firsts)))
-        made: dict[int, tuple[list[int], list[float]]] = {seat: ([], []) for seat, _ in firsts}
-        for seat, at in firsts:
-            assert int(self._memory.positions[seat]) == at
+        assert {row for row, _ in firsts} == set(self._running)
+        self.calls.append((self.rows, len(firsts)))
+        made: dict[int, tuple[list[int], list[float]]] = {row: ([], []) for row, _ in firsts}
+        for row, at in firsts:
+            assert int(self._memory.positions[row]) == at
         for _ in range(count):
             self._step.enqueue()
-            for seat, told in self._seated.items():
-                position = int(self._memory.positions[seat])
-                logits = self._step.logits[seat]
+            for row, told in self._running.items():
+                position = int(self._memory.positions[row])
+                logits = self._step.logits[row]
                 token = choose(logits, told.sampling, position - told.first)
-                made[seat][0].append(token)
-                made[seat][1].append(float(torch.log_softmax(logits.double(), 0)[token]))
-                self._memory.tokens[seat], self._memory.positions[seat] = token, position + 1
-        return [made[seat] for seat, _ in firsts]
+                made[row][0].append(token)
+                made[row][1].append(float(torch.log_softmax(logits.double(), 0)[token]))
+                self._memory.tokens[row], self._memory.positions[row] = token, position + 1
+        return [made[row] for row, _ in firsts]
 
 
 class Rig:
@@ -87,7 +87,7 @@ class Rig:
         )
         more = [in_pytorch(batched(captured.decode, batch), CONTEXT, batch=batch) for batch in BATCHES]
         self.memory = Memory([*own, *more], read, captured.constants)
-        self.seats = [HostSeats(one, self.memory) for one in more]
+        self.batched = [HostSteps(one, self.memory) for one in more]
 
         def model(memory: Memory, beside: Any) -> CompiledModel:
             decode = HostStep(own[0], memory, nothing, {})
@@ -95,7 +95,7 @@ class Rig:
             return CompiledModel(info, decode, prefill, memory, tokenizer=None, checkpoint=path, beside=beside)
 
         self.alone = model(Memory(own, read, captured.constants), None)
-        self.together = model(self.memory, lambda prefill: Batches(info, self.seats, prefill, self.memory, None))
+        self.together = model(self.memory, lambda prefill: Batches(info, self.batched, prefill, self.memory, None))
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +110,8 @@ def plain(path: Path) -> Rig:
 
 @pytest.fixture
 def rig(plain: Rig) -> Iterator[Rig]:
-    for seats in plain.seats:
-        seats.calls.clear()
+    for steps in plain.batched:
+        steps.calls.clear()
     yield plain
     assert all(int(position) == 0 for position in plain.memory.positions[1:])
 
@@ -134,18 +134,18 @@ def test_prompts_of_any_length_get_what_they_get_alone(rig: Rig, count: int, set
     prompts = PROMPTS[:count]
     found = each(rig.together, prompts, max_new_tokens=12, **settings)
     same(found, each(rig.alone, prompts, max_new_tokens=12, **settings))
-    assert rig.seats[0].calls or rig.seats[1].calls
+    assert rig.batched[0].calls or rig.batched[1].calls
 
 
-def test_sequences_that_end_leave_their_seats_to_others_and_few_move_together(path: Path, plain: Rig) -> None:
+def test_sequences_that_end_leave_their_rows_to_others_and_few_move_together(path: Path, plain: Rig) -> None:
     often = [token for one in each(plain.alone, PROMPTS, max_new_tokens=15) for token in one.tokens[2:9:3]]
     rig = Rig(path, eos=tuple(often[:4]))
     found = each(rig.together, PROMPTS, max_new_tokens=15)
     same(found, each(rig.alone, PROMPTS, max_new_tokens=15))
     assert {one.finish for one in found} >= {"eos"}
     assert len({len(one.tokens) for one in found}) > 2
-    seats = [seats for made in rig.seats for seats, _ in made.calls]
-    assert set(seats) == {2, 4}
+    rows = [rows for made in rig.batched for rows, _ in made.calls]
+    assert set(rows) == {2, 4}
 
 
 def test_a_prompt_that_fills_the_cache_ends_there_and_leaves_its_neighbours_alone(rig: Rig) -> None:
@@ -171,6 +171,6 @@ def test_nothing_is_made_where_nothing_is_asked_for(rig: Rig) -> None:
 def test_one_prompt_runs_alone_and_a_list_after_it_is_right(rig: Rig) -> None:
     alone = rig.together.generate(PROMPTS[0], max_new_tokens=5)
     assert isinstance(alone, Completion)
-    assert not rig.seats[0].calls
+    assert not rig.batched[0].calls
     same(each(rig.together, PROMPTS[:2], max_new_tokens=5), each(rig.alone, PROMPTS[:2], max_new_tokens=5))
     assert each(rig.together, PROMPTS[:1], max_new_tokens=5)[0].tokens == alone.tokens

@@ -1,5 +1,5 @@
-"""A study of two arms on one task: a server on the loopback interface answers, real compilers build, real gates judge;
-it is killed in the middle, goes on with the same command, and is replayed with sockets closed."""
+"""A study of two arms on one task: a server on the loopback interface answers, real compilers build, real gates
+evaluate; it is killed in the middle, goes on with the same command, and is replayed with sockets closed."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from agentcompile.capture import Captured, capture
-from agentcompile.capture.module import judge, save
+from agentcompile.capture.module import save, spec_of
 from agentcompile.capture.protocol import DecoderSpec
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.errors import AgentCompileError
@@ -244,7 +244,7 @@ def test_tables_kept_in_buffers_are_the_same_program(tmp_path: Path, default: Ca
     assert captured.decode.digest() == default.decode.digest()
     agrees(model, captured)
     other = Tabled(500.0)
-    save(other, judge(other), tmp_path / "b")
+    save(other, spec_of(other), tmp_path / "b")
     assert Checkpoint.open(tmp_path / "b").config_digest() != captured.info.config_digest
 
 

@@ -1,4 +1,4 @@
-"""Chunks of captured prefills: the same bits at a given number of tokens, and regions that the suite can judge."""
+"""Chunks of captured prefills: the same bits at a given number of tokens, and regions that the suite can evaluate."""
 
 from __future__ import annotations
 
@@ -146,6 +146,14 @@ def test_right_arithmetic_is_kept_for_every_kind(kind: str, dtype: DType) -> Non
             for seed, depth in ((0, "accept"), (1, "search"), (2, "search")):
                 report = validate(made, facts, run, seed=seed, repeats=2, depth=depth)  # type: ignore[arg-type]
                 assert report.ok, failures(report)
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_right_attention_is_kept_where_rounding_decides_which_slot_wins(seed: int) -> None:
+    """Among hundreds of queries with large scores some have two slots that are no rounding of a key apart."""
+    made = region("rope-attention-prefill", Extents(context=256, q_heads=4, kv_heads=2, head_dim=16, tokens=33))
+    report = validate(made, DeclaredArithmetic(), float32(made), seed=seed, repeats=2, depth="accept")
+    assert report.ok, failures(report)
 
 
 @pytest.mark.parametrize("kind", CHUNK_KINDS)

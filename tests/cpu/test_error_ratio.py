@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from agentcompile.validate.bound import Bounded
-from agentcompile.validate.compare import Tally, compare, finish
+from agentcompile.validate.compare import compare, finish
+from agentcompile.validate.tally import Tally
 
 HEADS, WIDTH = 4, 64
 SCALE = 2.0**-10
 """How far the weights of the one head that attends to a single slot move its results, one standard deviation."""
 
 
-def judged(*, shared: bool, declared: bool, off: float) -> bool:
+def evaluated(*, shared: bool, declared: bool, off: float) -> bool:
     """Whether a kernel passes that is right but in one head, whose results are all `off` standard deviations away."""
     rng = torch.Generator().manual_seed(0)
     value = torch.randn(HEADS, WIDTH, generator=rng).double()
@@ -38,8 +39,8 @@ def judged(*, shared: bool, declared: bool, off: float) -> bool:
 def test_one_head_that_a_rounded_query_moves_as_a_whole_is_a_matter_of_chance(
     shared: bool, declared: bool, off: float, passes: bool
 ) -> None:
-    assert judged(shared=shared, declared=declared, off=off) == passes
+    assert evaluated(shared=shared, declared=declared, off=off) == passes
 
 
 def test_what_is_right_passes_whatever_moves_together() -> None:
-    assert all(judged(shared=shared, declared=True, off=0.0) for shared in (True, False))
+    assert all(evaluated(shared=shared, declared=True, off=0.0) for shared in (True, False))

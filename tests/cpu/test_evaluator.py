@@ -1,4 +1,4 @@
-"""The judge with real processes: whatever a kernel does, it becomes a verdict, and the run goes on."""
+"""The evaluator with real processes: whatever a kernel does, it becomes a verdict, and the run goes on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HANG = 'for (;;) asm volatile("");'
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
     store = tmp_path_factory.mktemp("store")
     with WorkerEvaluator(
         jobs.target(), store=store, toolchain=jobs.toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
@@ -32,34 +32,34 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]
         yield made
 
 
-def verdict(judge: WorkerEvaluator, job: EvaluationJob) -> Prepared | Verdict:
-    ((same, found),) = judge.prepare([job])
+def verdict(evaluator: WorkerEvaluator, job: EvaluationJob) -> Prepared | Verdict:
+    ((same, found),) = evaluator.prepare([job])
     assert same is job
     return found
 
 
-def prepared(judge: WorkerEvaluator, *wanted: EvaluationJob) -> list[Prepared]:
-    found = dict(judge.prepare(wanted))
+def prepared(evaluator: WorkerEvaluator, *wanted: EvaluationJob) -> list[Prepared]:
+    found = dict(evaluator.prepare(wanted))
     made = [found[job] for job in wanted]
     assert all(isinstance(one, Prepared) for one in made), made
     return [one for one in made if isinstance(one, Prepared)]
 
 
-def test_a_right_kernel_and_a_library_call_are_prepared(judge: WorkerEvaluator) -> None:
+def test_a_right_kernel_and_a_library_call_are_prepared(evaluator: WorkerEvaluator) -> None:
     for job in (jobs.job(), jobs.library("mv")):
-        found = verdict(judge, job)
+        found = verdict(evaluator, job)
         assert isinstance(found, Prepared), found
         assert found.report.ok
 
 
-def test_a_wrong_kernel_is_incorrect_and_says_which_check(judge: WorkerEvaluator) -> None:
-    found = verdict(judge, jobs.job("right(a, rank, size); if (rank == 0) a.y[3] *= 1.001f;"))
+def test_a_wrong_kernel_is_incorrect_and_says_which_check(evaluator: WorkerEvaluator) -> None:
+    found = verdict(evaluator, jobs.job("right(a, rank, size); if (rank == 0) a.y[3] *= 1.001f;"))
     assert isinstance(found, Incorrect)
     assert any(not check.ok for check in found.report.checks)
 
 
-def test_text_that_does_not_compile_is_a_failed_build_with_the_compilers_words(judge: WorkerEvaluator) -> None:
-    found = verdict(judge, jobs.job("this is no C++"))
+def test_text_that_does_not_compile_is_a_failed_build_with_the_compilers_words(evaluator: WorkerEvaluator) -> None:
+    found = verdict(evaluator, jobs.job("this is no C++"))
     assert isinstance(found, BuildFailed)
     assert "error" in found.log
     assert "/" not in found.log.split("kernel.cpp")[0]
@@ -85,55 +85,55 @@ DEATHS = [
 
 @pytest.mark.parametrize(("body", "number", "words"), DEATHS, ids=[words for _, _, words in DEATHS])
 def test_a_kernel_that_takes_its_process_down_has_crashed(
-    judge: WorkerEvaluator, body: str, number: int, words: str
+    evaluator: WorkerEvaluator, body: str, number: int, words: str
 ) -> None:
-    found = verdict(judge, jobs.job(body))
+    found = verdict(evaluator, jobs.job(body))
     assert isinstance(found, Crashed), found
     assert (found.stage, found.signal) == ("validate", number)
     assert words in found.detail
-    assert isinstance(verdict(judge, jobs.job()), Prepared)
+    assert isinstance(verdict(evaluator, jobs.job()), Prepared)
 
 
-def test_a_kernel_that_calls_exit_has_crashed_however_the_destructors_end(judge: WorkerEvaluator) -> None:
-    assert isinstance(verdict(judge, jobs.job("std::exit(0);")), Crashed)
+def test_a_kernel_that_calls_exit_has_crashed_however_the_destructors_end(evaluator: WorkerEvaluator) -> None:
+    assert isinstance(verdict(evaluator, jobs.job("std::exit(0);")), Crashed)
 
 
 @pytest.mark.alone
-def test_a_kernel_that_hangs_has_timed_out_and_the_run_goes_on(judge: WorkerEvaluator) -> None:
+def test_a_kernel_that_hangs_has_timed_out_and_the_run_goes_on(evaluator: WorkerEvaluator) -> None:
     begin = time.monotonic()
-    found = dict(judge.prepare([jobs.job(HANG), jobs.job()]))
+    found = dict(evaluator.prepare([jobs.job(HANG), jobs.job()]))
     assert {type(one) for one in found.values()} == {TimedOut, Prepared}
     assert time.monotonic() - begin < LIMITS.validate_s + 60, "on a busy machine the other takes a while too"
 
 
-def test_a_kernel_that_prints_breaks_no_frame(judge: WorkerEvaluator) -> None:
+def test_a_kernel_that_prints_breaks_no_frame(evaluator: WorkerEvaluator) -> None:
     body = 'if (rank == 0) { std::printf("acf1 garbage\\n"); std::fflush(stdout); write(1, "acf1", 4); } ' + jobs.RIGHT
-    assert isinstance(verdict(judge, jobs.job(body)), Prepared)
+    assert isinstance(verdict(evaluator, jobs.job(body)), Prepared)
 
 
-def test_a_kernel_that_floods_its_log_is_still_judged(judge: WorkerEvaluator) -> None:
+def test_a_kernel_that_floods_its_log_is_still_evaluated(evaluator: WorkerEvaluator) -> None:
     body = 'if (rank == 0) for (int i = 0; i < 200; ++i) std::fprintf(stderr, "%01000d\\n", i); ' + jobs.RIGHT
-    assert isinstance(verdict(judge, jobs.job(body)), Prepared)
+    assert isinstance(verdict(evaluator, jobs.job(body)), Prepared)
 
 
 @pytest.mark.parametrize("text", ["garbage that is no frame", "acf1"])
-def test_a_kernel_that_writes_into_every_pipe_has_crashed(judge: WorkerEvaluator, text: str) -> None:
+def test_a_kernel_that_writes_into_every_pipe_has_crashed(evaluator: WorkerEvaluator, text: str) -> None:
     body = f'for (int fd = 3; fd < 64; ++fd) write(fd, "{text}", {len(text)}); right(a, rank, size);'
-    found = verdict(judge, jobs.job(body))
+    found = verdict(evaluator, jobs.job(body))
     assert isinstance(found, (Crashed, TimedOut)), found
-    assert isinstance(verdict(judge, jobs.job()), Prepared)
+    assert isinstance(verdict(evaluator, jobs.job()), Prepared)
 
 
-def test_a_kernel_that_closes_every_pipe_has_crashed(judge: WorkerEvaluator) -> None:
-    found = verdict(judge, jobs.job("for (int fd = 0; fd < 64; ++fd) close(fd); right(a, rank, size);"))
+def test_a_kernel_that_closes_every_pipe_has_crashed(evaluator: WorkerEvaluator) -> None:
+    found = verdict(evaluator, jobs.job("for (int fd = 0; fd < 64; ++fd) close(fd); right(a, rank, size);"))
     assert isinstance(found, (Crashed, TimedOut)), found
-    assert isinstance(verdict(judge, jobs.job()), Prepared)
+    assert isinstance(verdict(evaluator, jobs.job()), Prepared)
 
 
-def test_what_a_kernel_starts_dies_with_its_worker(judge: WorkerEvaluator, tmp_path: Path) -> None:
+def test_what_a_kernel_starts_dies_with_its_worker(evaluator: WorkerEvaluator, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     fork = f'if (rank == 0 && fork() == 0) {{ FILE* f = std::fopen("{note}", "w"); std::fprintf(f, "%d", getpid());'
-    found = verdict(judge, jobs.job(fork + " std::fclose(f); for (;;) pause(); } std::abort();"))
+    found = verdict(evaluator, jobs.job(fork + " std::fclose(f); for (;;) pause(); } std::abort();"))
     assert isinstance(found, Crashed)
     deadline = time.monotonic() + 5
     while note.exists() and _lives(int(note.read_text() or "0")) and time.monotonic() < deadline:
@@ -141,36 +141,36 @@ def test_what_a_kernel_starts_dies_with_its_worker(judge: WorkerEvaluator, tmp_p
     assert not note.exists() or not _lives(int(note.read_text() or "0"))
 
 
-def test_every_job_gets_one_verdict_whatever_the_others_do(judge: WorkerEvaluator) -> None:
+def test_every_job_gets_one_verdict_whatever_the_others_do(evaluator: WorkerEvaluator) -> None:
     wanted = [jobs.job(), jobs.job("std::abort();"), jobs.job("nonsense"), jobs.library(), jobs.job("a.y[0] = 1;")]
     wanted += [jobs.job(name=f"again {i}") for i in range(4)]
-    found = dict(judge.prepare(iter(wanted)))
+    found = dict(evaluator.prepare(iter(wanted)))
     assert set(found) == set(wanted)
     assert sum(isinstance(one, Prepared) for one in found.values()) == 6
 
 
-def test_a_reader_who_stops_early_leaves_no_work_behind(judge: WorkerEvaluator) -> None:
-    results = judge.prepare([jobs.job(name=f"early {i}") for i in range(6)])
+def test_a_reader_who_stops_early_leaves_no_work_behind(evaluator: WorkerEvaluator) -> None:
+    results = evaluator.prepare([jobs.job(name=f"early {i}") for i in range(6)])
     next(results)
     results.close()  # type: ignore[attr-defined]
-    assert isinstance(verdict(judge, jobs.job()), Prepared)
+    assert isinstance(verdict(evaluator, jobs.job()), Prepared)
 
 
 @pytest.mark.alone
-def test_timing_may_interrupt_preparing(judge: WorkerEvaluator) -> None:
-    (ready,) = prepared(judge, jobs.job())
-    results = judge.prepare([jobs.job(name=f"paused {i}") for i in range(4)])
+def test_timing_may_interrupt_preparing(evaluator: WorkerEvaluator) -> None:
+    (ready,) = prepared(evaluator, jobs.job())
+    results = evaluator.prepare([jobs.job(name=f"paused {i}") for i in range(4)])
     first = next(results)
-    timing = judge.time(ready.job.region, [Baseline(), ready], rounds=2, residency="cache", seed=0, processes=1)
+    timing = evaluator.time(ready.job.region, [Baseline(), ready], rounds=2, residency="cache", seed=0, processes=1)
     assert isinstance(timing, Timing)
     assert len([first, *results]) == 4
 
 
 @pytest.mark.alone
-def test_a_kernel_is_timed_beside_pytorch_in_fresh_processes(judge: WorkerEvaluator) -> None:
-    ready, library = prepared(judge, jobs.job(), jobs.library("mv"))
+def test_a_kernel_is_timed_beside_pytorch_in_fresh_processes(evaluator: WorkerEvaluator) -> None:
+    ready, library = prepared(evaluator, jobs.job(), jobs.library("mv"))
     arms = [Baseline(), ready, library]
-    timing = judge.time(ready.job.region, arms, rounds=4, residency="cache", seed=1, processes=3)
+    timing = evaluator.time(ready.job.region, arms, rounds=4, residency="cache", seed=1, processes=3)
     assert isinstance(timing, Timing)
     assert timing.arms == ("pytorch", ready.job.candidate.label, library.job.candidate.label)
     assert (timing.live, timing.failed, len(timing.processes)) == ((0, 1, 2), (), 3)
@@ -181,11 +181,11 @@ def test_a_kernel_is_timed_beside_pytorch_in_fresh_processes(judge: WorkerEvalua
 
 
 @pytest.mark.alone
-def test_weights_in_memory_are_timed_on_copies_that_no_cache_holds(judge: WorkerEvaluator) -> None:
-    (ready,) = prepared(judge, jobs.job(hidden=512, rows=1024))
+def test_weights_in_memory_are_timed_on_copies_that_no_cache_holds(evaluator: WorkerEvaluator) -> None:
+    (ready,) = prepared(evaluator, jobs.job(hidden=512, rows=1024))
     arms = [Baseline(), ready]
-    hot = judge.time(ready.job.region, arms, rounds=5, residency="cache", seed=1, processes=1)
-    cold = judge.time(ready.job.region, arms, rounds=5, residency="dram", seed=1, processes=1)
+    hot = evaluator.time(ready.job.region, arms, rounds=5, residency="cache", seed=1, processes=1)
+    cold = evaluator.time(ready.job.region, arms, rounds=5, residency="dram", seed=1, processes=1)
     assert isinstance(hot, Timing)
     assert isinstance(cold, Timing)
     assert (hot.residency, cold.residency) == ("cache", "dram")
@@ -203,10 +203,12 @@ def test_an_arm_that_dies_while_it_is_timed_is_named_and_the_others_are_timed(
     limits = Limits(measure_s=3.0, per_gigabyte_s=0.0)
     with WorkerEvaluator(
         jobs.target(), store=tmp_path / "s", toolchain=jobs.toolchain(), workers=2, limits=limits
-    ) as judge:
-        good, bad = prepared(judge, jobs.job(), jobs.job(ARMED.format(fuse, deed)))
+    ) as evaluator:
+        good, bad = prepared(evaluator, jobs.job(), jobs.job(ARMED.format(fuse, deed)))
         fuse.touch()
-        timing = judge.time(good.job.region, [Baseline(), bad, good], rounds=3, residency="cache", seed=0, processes=1)
+        timing = evaluator.time(
+            good.job.region, [Baseline(), bad, good], rounds=3, residency="cache", seed=0, processes=1
+        )
         assert isinstance(timing, Timing)
         ((index, verdict),) = timing.failed
         assert (index, timing.live) == (1, (0, 2))
@@ -215,30 +217,30 @@ def test_an_arm_that_dies_while_it_is_timed_is_named_and_the_others_are_timed(
         assert all(len(round.intervals_ns) == 2 for process in timing.processes for round in process.rounds)
 
 
-def test_a_worker_that_is_killed_from_outside_is_replaced(judge: WorkerEvaluator) -> None:
-    prepared(judge, jobs.job())
-    for worker in [slot.worker for slot in judge._pool.slots if slot.worker]:
+def test_a_worker_that_is_killed_from_outside_is_replaced(evaluator: WorkerEvaluator) -> None:
+    prepared(evaluator, jobs.job())
+    for worker in [slot.worker for slot in evaluator._pool.slots if slot.worker]:
         os.kill(worker.pid, signal.SIGKILL)
     time.sleep(0.2)
-    assert isinstance(verdict(judge, jobs.job()), Prepared)
+    assert isinstance(verdict(evaluator, jobs.job()), Prepared)
 
 
-def test_a_zygote_that_is_killed_is_replaced(judge: WorkerEvaluator) -> None:
-    prepared(judge, jobs.job())
-    zygote = judge._pool._zygote._process
+def test_a_zygote_that_is_killed_is_replaced(evaluator: WorkerEvaluator) -> None:
+    prepared(evaluator, jobs.job())
+    zygote = evaluator._pool._zygote._process
     zygote.kill()
     zygote.wait()
     time.sleep(0.2)
-    assert isinstance(verdict(judge, jobs.job()), Prepared)
+    assert isinstance(verdict(evaluator, jobs.job()), Prepared)
 
 
 def test_a_store_that_cannot_be_written_is_an_environment_error(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("", encoding="utf-8")
     with (
-        WorkerEvaluator(jobs.target(), store=tmp_path / "store", toolchain=jobs.toolchain(), workers=1) as judge,
+        WorkerEvaluator(jobs.target(), store=tmp_path / "store", toolchain=jobs.toolchain(), workers=1) as evaluator,
         pytest.raises(AgentCompileError) as caught,
     ):
-        list(judge.prepare([jobs.job()]))
+        list(evaluator.prepare([jobs.job()]))
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
     assert caught.value.hint
 
@@ -249,17 +251,17 @@ from pathlib import Path
 sys.path.insert(0, {str(ROOT)!r})
 from agentcompile.evaluation.evaluator import Limits, Prepared, WorkerEvaluator
 from tests.cpu import jobs
-judge = WorkerEvaluator(jobs.target(), store=Path(sys.argv[1]), toolchain=jobs.toolchain(), workers=2,
+evaluator = WorkerEvaluator(jobs.target(), store=Path(sys.argv[1]), toolchain=jobs.toolchain(), workers=2,
                     limits=Limits(validate_s=300))
-list(judge.prepare([jobs.job(), jobs.library()]))
-pids = [judge._pool._zygote._process.pid] + [slot.worker.pid for slot in judge._pool.slots if slot.worker]
+list(evaluator.prepare([jobs.job(), jobs.library()]))
+pids = [evaluator._pool._zygote._process.pid] + [slot.worker.pid for slot in evaluator._pool.slots if slot.worker]
 print(*pids, flush=True)
-list(judge.prepare([jobs.job({HANG!r})]))
+list(evaluator.prepare([jobs.job({HANG!r})]))
 """
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_no_process_outlives_the_judge(tmp_path: Path, how: signal.Signals) -> None:
+def test_no_process_outlives_the_evaluator(tmp_path: Path, how: signal.Signals) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -285,8 +287,8 @@ def _lives(pid: int) -> bool:
 
 
 @pytest.mark.alone
-def test_workers_in_stock_are_used_once_each_and_not_when_they_died(judge: WorkerEvaluator) -> None:
-    pool = judge._pool
+def test_workers_in_stock_are_used_once_each_and_not_when_they_died(evaluator: WorkerEvaluator) -> None:
+    pool = evaluator._pool
     pool.stock(3)
     spares = [worker.pid for worker in pool._spares]
     assert len(set(spares)) == 3
@@ -297,22 +299,22 @@ def test_workers_in_stock_are_used_once_each_and_not_when_they_died(judge: Worke
     used = [pool.worker(pool.clock, fresh=True).pid for _ in range(3)]
     assert used[:2] == [spares[1], spares[0]]
     assert used[2] not in spares
-    (ready,) = prepared(judge, jobs.job())
-    timing = judge.time(ready.job.region, [Baseline(), ready], rounds=2, residency="cache", seed=0, processes=1)
+    (ready,) = prepared(evaluator, jobs.job())
+    timing = evaluator.time(ready.job.region, [Baseline(), ready], rounds=2, residency="cache", seed=0, processes=1)
     assert isinstance(timing, Timing)
 
 
-def test_stock_is_killed_with_the_judge(tmp_path: Path) -> None:
-    judge = WorkerEvaluator(jobs.target(), store=tmp_path, toolchain=jobs.toolchain(), workers=1, limits=LIMITS)
-    judge._pool.stock(2)
-    (one, two) = (worker.pid for worker in judge._pool._spares)
-    judge.close()
+def test_stock_is_killed_with_the_evaluator(tmp_path: Path) -> None:
+    evaluator = WorkerEvaluator(jobs.target(), store=tmp_path, toolchain=jobs.toolchain(), workers=1, limits=LIMITS)
+    evaluator._pool.stock(2)
+    (one, two) = (worker.pid for worker in evaluator._pool._spares)
+    evaluator.close()
     for pid in (one, two):
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
 
-def test_what_is_built_alone_is_neither_run_nor_judged(judge: WorkerEvaluator) -> None:
+def test_what_is_built_alone_is_neither_run_nor_evaluated(evaluator: WorkerEvaluator) -> None:
     wrong, crashing = jobs.job("a.y[0] = 1;"), jobs.job("std::abort();")
-    built = set(judge.build([jobs.job("this is no C++"), wrong, crashing]))
+    built = set(evaluator.build([jobs.job("this is no C++"), wrong, crashing]))
     assert built == {wrong, crashing}

@@ -31,23 +31,23 @@ HASTY = replace(LIMITS, validate_s=3.0)
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store that holds the executor and the canary."""
     path = tmp_path_factory.mktemp("store")
-    with WorkerEvaluator(jobs.target(), store=path, toolchain=jobs.toolchain(), workers=1) as judge:
-        assert isinstance(verdict(judge, jobs.job()), Prepared)
-        assert isinstance(verdict(judge, jobs.job("std::abort();")), Crashed)
-        assert isinstance(verdict(judge, jobs.job()), Prepared)
+    with WorkerEvaluator(jobs.target(), store=path, toolchain=jobs.toolchain(), workers=1) as evaluator:
+        assert isinstance(verdict(evaluator, jobs.job()), Prepared)
+        assert isinstance(verdict(evaluator, jobs.job("std::abort();")), Crashed)
+        assert isinstance(verdict(evaluator, jobs.job()), Prepared)
     return path
 
 
 @pytest.fixture(scope="module")
-def judge(store: Path) -> Iterator[WorkerEvaluator]:
-    with made(store) as judge:
-        yield judge
+def evaluator(store: Path) -> Iterator[WorkerEvaluator]:
+    with made(store) as evaluator:
+        yield evaluator
 
 
 @pytest.fixture(scope="module")
 def hasty(store: Path) -> Iterator[WorkerEvaluator]:
-    with made(store, limits=HASTY) as judge:
-        yield judge
+    with made(store, limits=HASTY) as evaluator:
+        yield evaluator
 
 
 def made(store: Path, toolchain: Toolchain | None = None, limits: Limits = LIMITS) -> WorkerEvaluator:
@@ -57,8 +57,8 @@ def made(store: Path, toolchain: Toolchain | None = None, limits: Limits = LIMIT
     )
 
 
-def verdict(judge: WorkerEvaluator, job: EvaluationJob) -> Prepared | Verdict:
-    ((_, found),) = judge.prepare([job])
+def verdict(evaluator: WorkerEvaluator, job: EvaluationJob) -> Prepared | Verdict:
+    ((_, found),) = evaluator.prepare([job])
     return found
 
 
@@ -75,12 +75,14 @@ UNLOADABLE = {
 
 
 @pytest.mark.parametrize("name", UNLOADABLE)
-def test_a_library_that_cannot_be_loaded_is_a_verdict_with_the_loaders_words(judge: WorkerEvaluator, name: str) -> None:
+def test_a_library_that_cannot_be_loaded_is_a_verdict_with_the_loaders_words(
+    evaluator: WorkerEvaluator, name: str
+) -> None:
     before, words = UNLOADABLE[name]
-    found = verdict(judge, jobs.job(before=before, name=name))
+    found = verdict(evaluator, jobs.job(before=before, name=name))
     assert isinstance(found, Crashed), found
     assert words in found.detail
-    assert isinstance(verdict(judge, jobs.job()), Prepared)
+    assert isinstance(verdict(evaluator, jobs.job()), Prepared)
 
 
 @pytest.mark.alone
@@ -89,18 +91,20 @@ def test_a_constructor_that_does_not_end_has_timed_out(hasty: WorkerEvaluator) -
     assert isinstance(verdict(hasty, jobs.job(before=loop, name="loop")), TimedOut)
 
 
-def test_a_library_without_its_entry_is_a_verdict(judge: WorkerEvaluator) -> None:
+def test_a_library_without_its_entry_is_a_verdict(evaluator: WorkerEvaluator) -> None:
     hidden = '#define kernel other\nextern "C" void other(const args&, int, int);\n'
-    found = verdict(judge, jobs.job(before=hidden, name="no entry"))
+    found = verdict(evaluator, jobs.job(before=hidden, name="no entry"))
     assert isinstance(found, Crashed), found
     assert "has no entry 'kernel'" in found.detail
 
 
-def test_a_file_that_lost_its_end_is_named_when_it_is_timed_and_the_others_are_timed(judge: WorkerEvaluator) -> None:
-    found = [one for _, one in judge.prepare([jobs.job(), jobs.job(jobs.RIGHT + "/* cut */", name="cut")])]
+def test_a_file_that_lost_its_end_is_named_when_it_is_timed_and_the_others_are_timed(
+    evaluator: WorkerEvaluator,
+) -> None:
+    found = [one for _, one in evaluator.prepare([jobs.job(), jobs.job(jobs.RIGHT + "/* cut */", name="cut")])]
     good, cut = (one for one in found if isinstance(one, Prepared))
     Path(cut.binary.path).write_bytes(Path(cut.binary.path).read_bytes()[:100])
-    timing = judge.time(
+    timing = evaluator.time(
         good.job.region, [Baseline(), cut, good], rounds=2, residency="cache", seed=0, processes=1, claim=0.5
     )
     assert isinstance(timing, Timing)
@@ -116,8 +120,8 @@ def test_a_machine_whose_canary_fails_too_is_to_blame_itself(store: Path, tmp_pa
     for library in damaged.glob("??/*.so"):
         if b"ac_decode_steps" in library.read_bytes():
             library.write_bytes(b"\x7fELF")
-    with made(damaged) as judge, pytest.raises(AgentCompileError) as caught:
-        verdict(judge, jobs.job())
+    with made(damaged) as evaluator, pytest.raises(AgentCompileError) as caught:
+        verdict(evaluator, jobs.job())
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
     assert "cannot be loaded" in caught.value.message
 
@@ -142,9 +146,9 @@ ONCE = 'if (rank == 0 && access("{0}", F_OK)) {{ close(creat("{0}", 0600)); for 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_candidate_whose_worker_somebody_killed_is_tried_again(
-    judge: WorkerEvaluator, tmp_path: Path, number: signal.Signals
+    evaluator: WorkerEvaluator, tmp_path: Path, number: signal.Signals
 ) -> None:
-    mark, pool = tmp_path / "mark", judge._pool
+    mark, pool = tmp_path / "mark", evaluator._pool
     head = "#include <fcntl.h>\n"
 
     def kill() -> None:
@@ -153,41 +157,41 @@ def test_a_candidate_whose_worker_somebody_killed_is_tried_again(
         os.kill(worker.pid, number)
 
     thread = soon(kill, mark.exists)
-    found = verdict(judge, jobs.job(ONCE.format(mark), before=head))
+    found = verdict(evaluator, jobs.job(ONCE.format(mark), before=head))
     thread.join()
     assert isinstance(found, Prepared), found
 
 
 def test_a_candidate_whose_workers_ancestor_somebody_killed_is_tried_again(
-    judge: WorkerEvaluator, tmp_path: Path
+    evaluator: WorkerEvaluator, tmp_path: Path
 ) -> None:
     mark = tmp_path / "mark"
-    thread = soon(judge._pool._zygote._process.kill, mark.exists)
-    found = verdict(judge, jobs.job(ONCE.format(mark), before="#include <fcntl.h>\n"))
+    thread = soon(evaluator._pool._zygote._process.kill, mark.exists)
+    found = verdict(evaluator, jobs.job(ONCE.format(mark), before="#include <fcntl.h>\n"))
     thread.join()
     assert isinstance(found, Prepared), found
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
 def test_a_candidate_whose_workers_always_die_from_outside_is_disturbed_and_the_run_goes_on(
-    judge: WorkerEvaluator, name: str
+    evaluator: WorkerEvaluator, name: str
 ) -> None:
-    found = verdict(judge, jobs.job(f"kill(getpid(), {name});"))
+    found = verdict(evaluator, jobs.job(f"kill(getpid(), {name});"))
     assert isinstance(found, Disturbed), found
     assert name in found.detail
-    assert isinstance(verdict(judge, jobs.job()), Prepared)
+    assert isinstance(verdict(evaluator, jobs.job()), Prepared)
 
 
 def test_an_arm_that_is_disturbed_while_it_is_timed_is_named_and_the_others_are_timed(
-    judge: WorkerEvaluator, tmp_path: Path
+    evaluator: WorkerEvaluator, tmp_path: Path
 ) -> None:
     fuse = tmp_path / "armed"
     body = f'if (rank == 0 && !access("{fuse}", F_OK)) kill(getpid(), SIGKILL); right(a, rank, size);'
-    found = [one for _, one in judge.prepare([jobs.job(), jobs.job(body)])]
+    found = [one for _, one in evaluator.prepare([jobs.job(), jobs.job(body)])]
     good, bad = (one for one in found if isinstance(one, Prepared))
     fuse.touch()
     arms = [Baseline(), bad, good]
-    timing = judge.time(good.job.region, arms, rounds=2, residency="cache", seed=0, processes=1, claim=0.5)
+    timing = evaluator.time(good.job.region, arms, rounds=2, residency="cache", seed=0, processes=1, claim=0.5)
     assert isinstance(timing, Timing)
     ((at, death),) = timing.failed
     assert (at, timing.live) == (1, (0, 2))
@@ -205,24 +209,24 @@ def compiler(folder: Path, text: str) -> Toolchain:
 def test_a_compiler_that_somebody_killed_is_run_again(tmp_path: Path) -> None:
     real, mark = find_toolchain().compiler, tmp_path / "mark"
     script = f'case "$*" in *kernel.cpp*) [ -e {mark} ] || {{ touch {mark}; kill -9 $$; }};; esac\nexec {real} "$@"'
-    with made(tmp_path / "store", compiler(tmp_path, script)) as judge:
-        assert list(judge.build([wanted := jobs.job()])) == [wanted]
+    with made(tmp_path / "store", compiler(tmp_path, script)) as evaluator:
+        assert list(evaluator.build([wanted := jobs.job()])) == [wanted]
     assert mark.exists()
 
 
 def test_a_compiler_whose_programs_always_die_from_outside_is_no_failed_build(tmp_path: Path) -> None:
     words = "c++: fatal error: Killed signal terminated program cc1plus"
-    with made(tmp_path / "store", compiler(tmp_path, f"echo '{words}' >&2; exit 1")) as judge:
-        found = verdict(judge, jobs.job())
+    with made(tmp_path / "store", compiler(tmp_path, f"echo '{words}' >&2; exit 1")) as evaluator:
+        found = verdict(evaluator, jobs.job())
     assert isinstance(found, Disturbed), found
     assert found.stage == "build"
     assert words in found.detail
 
 
-def test_an_error_without_bounds_is_incorrect_with_its_check(judge: WorkerEvaluator) -> None:
+def test_an_error_without_bounds_is_incorrect_with_its_check(evaluator: WorkerEvaluator) -> None:
     nothing = "long zeros = 0; for (long k = 0; k < hidden; ++k) zeros += a.x[k] == 0;"
     body = f"right(a, rank, size); {nothing} if (rank == 0 && zeros == hidden) a.y[0] += 1;"
-    ((_, found),) = judge.prepare([jobs.job(body)], depth="accept")
+    ((_, found),) = evaluator.prepare([jobs.job(body)], depth="accept")
     assert isinstance(found, Incorrect), found
     assert math.isinf(found.report.error_ratio)
     assert "element" in [check.name for check in found.report.checks if not check.ok]

@@ -16,7 +16,7 @@ from agentcompile.build import Binary, compile, compile_executor, find_toolchain
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.template import Source
 from agentcompile.runtime.elf import loaded_bytes
-from agentcompile.runtime.native import Call, Clock, Decoder, Executor, Library, Program
+from agentcompile.runtime.native import Call, CallClock, Executor, Library, NativeDecoder, NativeProgram
 from agentcompile.system.store import Store
 
 KERNELS = """
@@ -56,10 +56,12 @@ class Buffers:
         pointers = [ctypes.addressof(b) for b in (self.counts, self.position, self.token)]
         return [Call.of(self._kernels, entry, pointers) for entry in entries]
 
-    def decoder(self, executor: Executor, *entries: str, stops: Sequence[int] = (), context: int = 100) -> Decoder:
+    def decoder(
+        self, executor: Executor, *entries: str, stops: Sequence[int] = (), context: int = 100
+    ) -> NativeDecoder:
         token = ctypes.addressof(self.token)
         position = ctypes.addressof(self.position)
-        return Decoder(
+        return NativeDecoder(
             executor, self.calls(*entries), ids=token, token=token, position=position, stop_ids=stops, context=context
         )
 
@@ -69,14 +71,14 @@ def test_every_rank_runs_every_launch_and_the_next_one_sees_it(
     executor_path: Path, kernels: Library, threads: int
 ) -> None:
     buffers = Buffers(kernels, threads)
-    Program(Executor(executor_path, threads), buffers.calls("bump", "bump", "sum")).run(repeat=50)
+    NativeProgram(Executor(executor_path, threads), buffers.calls("bump", "bump", "sum")).run(repeat=50)
     assert [buffers.counts[16 * rank] for rank in range(threads)] == [100] * threads
     assert buffers.token.value == 100 * threads
 
 
 def test_a_program_times_every_sample(executor_path: Path, kernels: Library) -> None:
     buffers = Buffers(kernels, 2)
-    program = Program(Executor(executor_path, 2), buffers.calls("bump"))
+    program = NativeProgram(Executor(executor_path, 2), buffers.calls("bump"))
     times = program.time(repeat=3, samples=4)
     assert len(times) == 4
     assert all(time > 0 for time in times)
@@ -109,7 +111,7 @@ def test_two_pools_and_two_callers_do_not_disturb_each_other(executor_path: Path
     sets = {threads: Buffers(kernels, threads) for threads in (2, 3)}
 
     def work(threads: int) -> Callable[[], None]:
-        program = Program(Executor(executor_path, threads), sets[threads].calls("bump"))
+        program = NativeProgram(Executor(executor_path, threads), sets[threads].calls("bump"))
 
         def call() -> None:
             for _ in range(5):
@@ -128,7 +130,7 @@ def test_two_pools_and_two_callers_do_not_disturb_each_other(executor_path: Path
 
 def test_the_caller_keeps_its_own_affinity(executor_path: Path, kernels: Library) -> None:
     before, buffers = os.sched_getaffinity(0), Buffers(kernels, 2)
-    Program(Executor(executor_path, 2), buffers.calls("bump")).run()
+    NativeProgram(Executor(executor_path, 2), buffers.calls("bump")).run()
     assert buffers.counts[16] == 1
     assert os.sched_getaffinity(0) == before
 
@@ -136,7 +138,7 @@ def test_the_caller_keeps_its_own_affinity(executor_path: Path, kernels: Library
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_has_threads_of_its_own(executor_path: Path, kernels: Library) -> None:
     buffers = Buffers(kernels, 2)
-    program = Program(Executor(executor_path, 2), buffers.calls("bump"))
+    program = NativeProgram(Executor(executor_path, 2), buffers.calls("bump"))
     program.run()
     child = os.fork()
     if child == 0:
@@ -176,15 +178,15 @@ def test_what_cannot_be_run_is_said_clearly(executor_path: Path, kernels: Librar
     with pytest.raises(AgentCompileError, match="no entry 'absent'"):
         kernels.entry("absent")
     with pytest.raises(ValueError, match="at least one call"):
-        Program(Executor(executor_path, 2), [])
+        NativeProgram(Executor(executor_path, 2), [])
     with pytest.raises(ValueError, match=r"not in 1\.\.256"):
         Executor(executor_path, 0)
 
 
 def test_a_clock_adds_up_what_each_call_took_while_it_runs(executor_path: Path, kernels: Library) -> None:
-    executor, clock = Executor(executor_path, 2), Clock(4)
+    executor, clock = Executor(executor_path, 2), CallClock(4)
     buffers = Buffers(kernels, 2)
-    program = Program(executor, buffers.calls("bump", "sum", "bump"), clock=clock, at=1)
+    program = NativeProgram(executor, buffers.calls("bump", "sum", "bump"), clock=clock, at=1)
     program.run(3)
     assert clock.stop() == (0, 0, 0, 0)
     clock.start()
@@ -205,10 +207,12 @@ def test_a_clock_adds_up_what_each_call_took_while_it_runs(executor_path: Path, 
 def test_a_clocked_decode_loop_makes_the_same_tokens_and_counts_its_steps(
     executor_path: Path, kernels: Library
 ) -> None:
-    executor, clock, buffers = Executor(executor_path, 2), Clock(2), Buffers(kernels, 2)
+    executor, clock, buffers = Executor(executor_path, 2), CallClock(2), Buffers(kernels, 2)
     token, position = ctypes.addressof(buffers.token), ctypes.addressof(buffers.position)
     calls = buffers.calls("bump", "tens")
-    decoder = Decoder(executor, calls, ids=token, token=token, position=position, stop_ids=(), context=100, clock=clock)
+    decoder = NativeDecoder(
+        executor, calls, ids=token, token=token, position=position, stop_ids=(), context=100, clock=clock
+    )
     plain = decoder.steps(5).tokens
     clock.start()
     buffers.position.value = 0

@@ -12,7 +12,7 @@ from agentcompile.bench.busy.recipe import neighbours
 
 from agentcompile.build import Binary, compile, compile_executor, find_toolchain
 from agentcompile.ir.template import Source
-from agentcompile.runtime.native import Call, Decoder, Executor, Library, Program
+from agentcompile.runtime.native import Call, Executor, Library, NativeDecoder, NativeProgram
 from agentcompile.system.store import Store
 
 # A rank reads what another one left in the launch before. `inside` counts who is in a rank, which is never two.
@@ -76,7 +76,7 @@ def test_launches_keep_their_order_while_threads_lose_their_cores(
     executor_path: Path, kernels: Library, ranks: int, work: int
 ) -> None:
     relay, passes = Relay(kernels, ranks, work), 0
-    program = Program(Executor(executor_path, ranks), relay.calls(("forth", "back")))
+    program = NativeProgram(Executor(executor_path, ranks), relay.calls(("forth", "back")))
     with neighbours(2 * len(os.sched_getaffinity(0))):
         for repeat in (1, 2, 5, 2_000, 1, 2_000):
             program.run(repeat)
@@ -91,7 +91,7 @@ def test_a_decode_loop_makes_the_same_tokens_while_threads_lose_their_cores(
     relay, position = Relay(kernels, 2, 1), ctypes.c_int64(0)
     token, at = ctypes.addressof(relay.token), ctypes.addressof(position)
     calls = relay.calls(("forth", "back", "pick"))
-    decoder = Decoder(
+    decoder = NativeDecoder(
         Executor(executor_path, 2), calls, ids=token, token=token, position=at, stop_ids=(), context=steps + 1
     )
     with neighbours(2 * len(os.sched_getaffinity(0))):

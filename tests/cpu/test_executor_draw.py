@@ -12,7 +12,7 @@ import torch
 
 from agentcompile.build import Binary, compile, compile_executor, find_toolchain
 from agentcompile.ir.template import Source
-from agentcompile.runtime.native import Call, Decoder, Executor, Library
+from agentcompile.runtime.native import Call, Executor, Library, NativeDecoder
 from agentcompile.runtime.sampling import Sampling, choose
 from agentcompile.system.store import Store
 
@@ -43,7 +43,7 @@ class Loop:
         """The tokens of `count` steps from position `first` on."""
         token, position = ctypes.c_int64(0), ctypes.c_int64(first)
         own = ctypes.addressof(token)
-        decoder = Decoder(
+        decoder = NativeDecoder(
             self._executor,
             self._calls,
             ids=own,
@@ -102,7 +102,7 @@ def test_only_finite_scores_are_drawn_and_nothing_hangs(loop: Loop) -> None:
 def test_log_probabilities_and_unknown_logits_are_left_to_python(loop: Loop) -> None:
     token = ctypes.c_int64(0)
     own = ctypes.addressof(token)
-    decoder = Decoder(loop._executor, loop._calls, ids=own, token=own, position=own, stop_ids=(), context=4)
+    decoder = NativeDecoder(loop._executor, loop._calls, ids=own, token=own, position=own, stop_ids=(), context=4)
     assert decoder.begin(Sampling(), first=0, logprobs=False)
     assert not decoder.begin(Sampling(), first=0, logprobs=True)
     assert not decoder.begin(Sampling(temperature=1.0), first=0, logprobs=False)

@@ -28,7 +28,7 @@ from tests.unit.loopback import Play, Server, completion, serving
 
 KEY = "sk-loopback-0123456789-secret"
 VARIABLE = "LOOPBACK_KEY"
-CALLS = 8
+CALLS = 12
 """More than one process of the run makes, fewer than two would."""
 TRIED = 12
 """Trials that the first process finishes before it is killed."""

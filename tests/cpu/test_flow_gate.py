@@ -207,5 +207,5 @@ def test_the_right_choice_of_a_person_is_held_against_float32_too(
     assert done.code == 0, done.err
     events = found.resume()
     assert [event.check.ok for event in events if isinstance(event, ModelChecked)] == [True]
-    assert (found.choice().use, found.choice().reason) == ("fallback", "rejected by a person: not this one")
+    assert (found.choice().use, found.choice().reason) == ("fallback", "rejected by user: not this one")
     assert {row.verdict for row in read_lock(found.lock).evidence.model} == {"pass"}

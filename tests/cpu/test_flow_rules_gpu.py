@@ -38,7 +38,7 @@ from tests.unit.test_untimed import Checker
 
 @dataclass
 class Rig:
-    """A tiny model ready to be searched for a GPU, and a judge that passes whatever it is not told to fail."""
+    """A tiny model ready to be searched for a GPU, and a evaluator that passes whatever it is not told to fail."""
 
     ready: PreparedModel
     store: Store
@@ -46,9 +46,9 @@ class Rig:
 
     def session(self) -> TuningSession:
         ready = replace(self.ready, here=replace(self.ready.here, store=self.store))
-        known, judge = TrialDatabase((), None, "p"), cast(Evaluator, self.checker)
+        known, evaluator = TrialDatabase((), None, "p"), cast(Evaluator, self.checker)
         budget = TimeBudget(0.0, GPU)
-        return tuning_session(ready, judge, known, budget, lambda task: task.advice, Steering(), silent, 0)
+        return tuning_session(ready, evaluator, known, budget, lambda task: task.advice, Steering(), silent, 0)
 
     def covered(self, tuning: TuningSession) -> Planned:
         rankings = choose(tuning.ranker, "first", silent)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -122,6 +123,22 @@ def test_lengths_and_configurations_count_as_in_transformers(wrapped: Any, token
     assert wrapped.generate(ids, max_new_tokens=2, do_sample=True, num_return_sequences=3).shape == (3, length + 2)
 
 
+def test_prompts_and_configuration_are_passed_as_to_transformers(wrapped: Any, tokenizer: Any) -> None:
+    ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+    config = transformers.GenerationConfig(max_new_tokens=2)
+    same = wrapped.generate(input_ids=ids, generation_config=config)
+    assert torch.equal(wrapped.generate(ids, config), same)
+    assert torch.equal(wrapped.generate(inputs=ids, max_new_tokens=2), same)
+    with pytest.raises(AgentCompileError, match=r"inputs: .*, and input_ids: "):
+        wrapped.generate(ids, input_ids=ids)
+
+
+def test_no_new_tokens_give_the_prompts_back(wrapped: Any, tokenizer: Any) -> None:
+    ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"].repeat(2, 1)
+    assert torch.equal(wrapped.generate(ids, max_new_tokens=0), ids)
+    assert torch.equal(wrapped.generate(ids, max_length=ids.shape[1]), ids)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -130,6 +147,7 @@ def test_lengths_and_configurations_count_as_in_transformers(wrapped: Any, token
         ({"repetition_penalty": 1.1}, "repetition_penalty: 1.1"),
         ({"min_new_tokens": 3}, "min_new_tokens: 3"),
         ({"logits_processor": [print]}, "logits_processor: "),
+        ({"bad_words_ids": np.array([[1], [2]])}, "bad_words_ids: "),
         ({"attention_mask": torch.tensor([[1, 1, 0]])}, r"attention_mask\[0\]: \[1, 1, 0\]"),
         ({"attention_mask": torch.tensor([[1, 1]])}, "attention_mask: "),
         ({"max_length": 2}, "max_length: 2"),

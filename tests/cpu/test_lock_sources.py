@@ -17,7 +17,7 @@ from agentcompile.events import DriftFound, Event, Warned
 from agentcompile.lockfile.bundle import Bundle, beside
 from agentcompile.lockfile.files import render_lock
 from agentcompile.lockfile.schema import Lock
-from agentcompile.replay.open import Opened, opened_with
+from agentcompile.replay.open import OpenedLock, opened_with
 from agentcompile.replay.sources import LockSources, write_bundle
 from agentcompile.system.store import Store
 from bench.campaign.locks import Attempt, HungError, Target, attack, limited, resealed, same, wrong
@@ -38,7 +38,7 @@ def target(warm: Path, planted: Make, checkpoint: Make, tmp_path: Path) -> Targe
 
 def opened(
     target: Target, templates: Catalog, kept: LockSources, *, locked: bool = False
-) -> tuple[Opened, list[Event]]:
+) -> tuple[OpenedLock, list[Event]]:
     told: list[Event] = []
     made = opened_with(target.path, target.lock, target.here, target.model, templates, kept, told.append, locked=locked)
     return made, told

@@ -99,7 +99,7 @@ def test_settling_waits_for_threads_that_run_and_not_forever() -> None:
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
+def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
     with WorkerEvaluator(
         jobs.target(), store=tmp_path_factory.mktemp("store"), toolchain=jobs.toolchain(), workers=1, limits=Limits()
     ) as made:
@@ -107,15 +107,15 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]
 
 
 @pytest.mark.alone
-def test_ceilings_of_this_machine_are_plausible(judge: WorkerEvaluator) -> None:
-    found = judge.ceiling()
+def test_ceilings_of_this_machine_are_plausible(evaluator: WorkerEvaluator) -> None:
+    found = evaluator.ceiling()
     assert 1e9 < found.dram_bytes_per_s < 2e12
     assert found.cache_bytes_per_s >= found.dram_bytes_per_s
     assert 1e9 < found.flops_per_s < 1e15
 
 
 @pytest.mark.alone
-def test_the_ceilings_are_no_lower_than_what_pytorch_reaches(judge: WorkerEvaluator) -> None:
+def test_the_ceilings_are_no_lower_than_what_pytorch_reaches(evaluator: WorkerEvaluator) -> None:
     """A probe that its compiler makes slow would let every fast kernel count as impossible."""
     threads = torch.get_num_threads()
     torch.set_num_threads(jobs.target().threads)
@@ -125,11 +125,11 @@ def test_the_ceilings_are_no_lower_than_what_pytorch_reaches(judge: WorkerEvalua
     finally:
         torch.set_num_threads(threads)
     flops, read = 0.75 * products * 2 * 512**3, 0.75 * sums * near.nbytes
-    found = [judge.ceiling()]
+    found = [evaluator.ceiling()]
     for _ in range(8):  # beside other processes a probe's best try may be late as well
         if max(one.flops_per_s for one in found) > flops and max(one.cache_bytes_per_s for one in found) > read:
             return
-        found.append(judge.ceiling())
+        found.append(evaluator.ceiling())
     raise AssertionError(f"{flops:.3g} FLOP/s and {read:.3g} B/s are not reached: {found}")
 
 
@@ -144,9 +144,9 @@ def per_second(work: Callable[[], torch.Tensor]) -> float:
 
 
 @pytest.mark.alone
-def test_the_harness_tests_itself_on_the_real_timer(judge: WorkerEvaluator) -> None:
+def test_the_harness_tests_itself_on_the_real_timer(evaluator: WorkerEvaluator) -> None:
     """Twice the work is told from its twin beside most neighbours; of 2 % a shared machine allows no such claim."""
-    found = judge.selftest(trials=6, planted=1.0)
+    found = evaluator.selftest(trials=6, planted=1.0)
     assert (found.trials, found.reversed) == (6, 0)
     assert found.found >= 4
 
@@ -155,8 +155,8 @@ def test_the_harness_tests_itself_on_the_real_timer(judge: WorkerEvaluator) -> N
 def test_a_worker_needs_no_file_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text("raise SystemExit('shadowed')", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    with WorkerEvaluator(jobs.target(), store=tmp_path / "s", toolchain=jobs.toolchain(), workers=1) as judge:
-        assert len(list(judge.prepare([jobs.job()]))) == 1
+    with WorkerEvaluator(jobs.target(), store=tmp_path / "s", toolchain=jobs.toolchain(), workers=1) as evaluator:
+        assert len(list(evaluator.prepare([jobs.job()]))) == 1
 
 
 def test_slots_of_which_little_is_read_are_as_many_as_their_reads_cover(monkeypatch: pytest.MonkeyPatch) -> None:

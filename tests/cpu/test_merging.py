@@ -12,6 +12,7 @@ import torch
 from agentcompile.checkpoint import Checkpoint
 from agentcompile.ir.graph import concrete
 from agentcompile.ir.program import NativeCall, Program, TorchCall
+from agentcompile.ir.template import Launch
 from agentcompile.ops.reference import DTYPES
 from agentcompile.runtime.arena import Arena
 from agentcompile.runtime.memory import Memory
@@ -148,6 +149,40 @@ def test_what_has_another_reader_or_lies_apart_is_no_column(layers: Layers) -> N
         assert {first + 1, first + 2} <= found.keys()  # keys and values are of one size
     apart = layers.merged(**{names[0]["w"]: layers.env[names[0]["w"]].clone()})
     assert first not in apart.actions
+
+
+def test_launches_of_one_kernel_that_share_the_width_read_the_results_together(layers: Layers) -> None:
+    first = layers.first(layers.merged(), "q_proj")
+    q = dict(_torch(layers.program, first).bindings)["y"]
+    at = next(at for at, call in enumerate(layers.program.calls) if at >= first + 3 and q in call.uses)
+    reader = layers.program.calls[at]
+    assert isinstance(reader, NativeCall)
+    of_q = [name for name, pointer in zip(reader.launch.arguments, reader.pointers, strict=True) if pointer == q]
+
+    def part(dropped: list[str]) -> NativeCall:
+        kept = [i for i, name in enumerate(reader.launch.arguments) if name not in dropped]
+        pitched = tuple(pair for pair in reader.launch.pitched if pair[0] not in dropped)
+        launch = replace(reader.launch, pitched=pitched, arguments=tuple(reader.launch.arguments[i] for i in kept))
+        return replace(reader, launch=launch, pointers=tuple(reader.pointers[i] for i in kept))
+
+    two = [part(of_q), part(["k", "v", "k_cache", "v_cache"])]
+    calls = [*layers.program.calls[:at], *two, *layers.program.calls[at + 1 :]]
+    space = dict(zip(reader.launch.arguments, reader.pointers, strict=True))[reader.launch.pitched[0][1]]
+
+    def widths(changed: list[NativeCall | TorchCall]) -> tuple[int, bool]:
+        env, dying = dict(layers.env), [() for _ in changed]
+        env[space] = torch.zeros_like(env[space])
+        found = merged(replace(layers.program, calls=tuple(changed)), layers.regions, env, dying, MANY, layers.room)
+        return int(env[space]), first in found
+
+    width, together = widths([*calls])
+    assert together
+    assert width > 0
+    # A kernel makes the queries, densely: then keys and values may not be columns of a matrix of their own.
+    kernel = NativeCall(
+        source="", launch=Launch(entry="made", arguments=("y",), grid=(), block=()), pointers=(q,), region=""
+    )
+    assert widths([*calls[:first], kernel, *calls[first + 1 :]]) == (0, False)
 
 
 def test_products_that_fill_the_device_stay_apart(layers: Layers) -> None:

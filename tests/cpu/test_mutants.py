@@ -1,4 +1,4 @@
-"""A campaign of mutants on one small kernel: faults are killed, and a judge that accepts everything is found out."""
+"""A campaign of mutants on one small kernel: faults are killed, and gates that accept everything are found out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from agentcompile.bench.campaign import false_rejects
 from agentcompile.bench.campaign.drawing import Building, code_digest, draw
 from agentcompile.bench.campaign.false_rejects import repeat
-from agentcompile.bench.campaign.judging import Gates
+from agentcompile.bench.campaign.gates import Gates
 from agentcompile.bench.campaign.mutants import attack, report, sliced
 from agentcompile.bench.campaign.report import Campaign
 from agentcompile.bench.campaign.subjects import Subject
@@ -33,7 +33,7 @@ from tests.templates.suite import CATALOG
 
 
 class AcceptsEverything:
-    """A judge whose comparator is always true."""
+    """An evaluator whose comparator is always true."""
 
     def prepare(
         self, jobs: Iterable[EvaluationJob], *, depth: Depth = "search"
@@ -65,8 +65,8 @@ def subject(machine: Machine) -> Subject:
     return Subject(model="none", region=made, template=template, candidate=point, target=machine.target, source=source)
 
 
-def test_a_judge_that_accepts_everything_leaves_survivors(machine: Machine, subject: Subject) -> None:
-    gates = Gates(machine, seed=0, judge=AcceptsEverything())
+def test_a_evaluator_that_accepts_everything_leaves_survivors(machine: Machine, subject: Subject) -> None:
+    gates = Gates(machine, seed=0, evaluator=AcceptsEverything())
     asked = Campaign(count=4, seed=1, seconds=0.0)
     attacked = attack({"silu-mul": [subject]}, gates, machine, asked, lambda _: None)
     told = report([attacked])
@@ -87,12 +87,12 @@ def test_faults_are_killed_and_a_run_that_was_stopped_goes_on(
         first = attack({"silu-mul": [subject]}, gates, machine, asked, lambda _: None)
     assert first.originals["passed"] == first.originals["originals"] == 1
     assert "killed" in {fate.fate for fate in first.fates}
-    again = attack({"silu-mul": [subject]}, Gates(machine, seed=0, judge=Silent()), machine, asked, lambda _: None)
+    again = attack({"silu-mul": [subject]}, Gates(machine, seed=0, evaluator=Silent()), machine, asked, lambda _: None)
     assert again == first
 
 
 class Silent(AcceptsEverything):
-    """A judge that must not be asked."""
+    """An evaluator that must not be asked."""
 
     def prepare(
         self, jobs: Iterable[EvaluationJob], *, depth: Depth = "search"
@@ -138,7 +138,7 @@ def test_shares_try_all_turns_once_and_each_share_every_template(subject: Subjec
 def test_shares_have_different_subjects_and_their_scores_are_of_all_mutants(machine: Machine, subject: Subject) -> None:
     text = replace(subject.source, text=subject.source.text + "// another text, the same program\n")
     made = {"silu-mul": [subject, replace(subject, source=text)]}
-    gates, found = Gates(machine, seed=0, judge=AcceptsEverything()), []
+    gates, found = Gates(machine, seed=0, evaluator=AcceptsEverything()), []
     for share in range(2):
         asked = Campaign(count=5, seed=1, seconds=0.0, share=share, shares=2)
         mine = sliced(made, asked)

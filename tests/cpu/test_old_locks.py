@@ -21,7 +21,7 @@ from agentcompile.lockfile.bundle import beside
 from agentcompile.lockfile.files import read_lock
 from agentcompile.lockfile.schema import Lock
 from agentcompile.replay.load import replay_lock
-from agentcompile.replay.open import Opened, opened_with
+from agentcompile.replay.open import OpenedLock, opened_with
 from agentcompile.replay.sources import LockSources
 from bench.campaign.locks import Target
 from tests.cpu import flows
@@ -92,7 +92,7 @@ def target(warm: Path, checkpoint: Make, tmp_path: Path, monkeypatch: pytest.Mon
     return Target.of(path, flows.options(warm, model, CONTEXT), tmp_path)
 
 
-def opened(target: Target, templates: Catalog, kept: LockSources) -> tuple[Opened, list[Event]]:
+def opened(target: Target, templates: Catalog, kept: LockSources) -> tuple[OpenedLock, list[Event]]:
     told: list[Event] = []
     made = opened_with(target.path, target.lock, target.here, target.model, templates, kept, told.append)
     return made, [event for event in told if isinstance(event, (DriftFound, Warned))]

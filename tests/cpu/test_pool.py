@@ -21,46 +21,46 @@ from tests.cpu import jobs
 
 
 @pytest.fixture
-def judge(tmp_path: Path) -> Iterator[WorkerEvaluator]:
+def evaluator(tmp_path: Path) -> Iterator[WorkerEvaluator]:
     with WorkerEvaluator(jobs.target(), store=tmp_path, toolchain=jobs.toolchain(), workers=1) as made:
         yield made
 
 
-def timed(judge: WorkerEvaluator, processes: int) -> list[int]:
+def timed(evaluator: WorkerEvaluator, processes: int) -> list[int]:
     """Times a kernel beside PyTorch; the processes that it leaves: of the clock, then of the witnesses."""
-    ((job, prepared),) = judge.prepare([jobs.job()])
+    ((job, prepared),) = evaluator.prepare([jobs.job()])
     assert isinstance(prepared, Prepared)
-    found = judge.time(
+    found = evaluator.time(
         job.region, [Baseline(), prepared], rounds=2, residency="cache", seed=0, processes=processes, claim=0.5
     )
     assert isinstance(found, Timing)
     assert len(found.processes) == processes
-    slots = [judge._pool.clock, *judge._pool._witnesses]
+    slots = [evaluator._pool.clock, *evaluator._pool._witnesses]
     return [slot.worker.pid if slot.worker else 0 for slot in slots]
 
 
 def test_witnesses_of_a_device_are_kept_apart_from_the_search_and_replaced_when_they_die(
-    judge: WorkerEvaluator,
+    evaluator: WorkerEvaluator,
 ) -> None:
-    judge._fragile = True  # as on a GPU
-    searching, *none = timed(judge, 1)
+    evaluator._fragile = True  # as on a GPU
+    searching, *none = timed(evaluator, 1)
     assert searching
     assert none == []
-    clock, *first = timed(judge, 2)
+    clock, *first = timed(evaluator, 2)
     assert clock == searching
     assert len({clock, *first}) == 3
-    assert timed(judge, 2) == [clock, *first]
-    dead = judge._pool.witness(0).worker
+    assert timed(evaluator, 2) == [clock, *first]
+    dead = evaluator._pool.witness(0).worker
     assert dead is not None
     dead.kill()
-    _, fresh, same = timed(judge, 2)
+    _, fresh, same = timed(evaluator, 2)
     assert fresh not in (0, first[0])
     assert same == first[1]
 
 
-def test_a_cpu_times_its_finalists_in_processes_of_their_own(judge: WorkerEvaluator) -> None:
-    before = timed(judge, 1)
-    after = timed(judge, 2)
+def test_a_cpu_times_its_finalists_in_processes_of_their_own(evaluator: WorkerEvaluator) -> None:
+    before = timed(evaluator, 1)
+    after = timed(evaluator, 2)
     assert len(before) == len(after) == 1
     assert before != after
 
@@ -84,10 +84,10 @@ def test_a_process_that_shares_a_processor_waits_for_it() -> None:
 
 @pytest.mark.parametrize(("share", "least_s", "most_s"), [(0.0, 1.0, 1.9), (0.5, 2.0, 2.9), (1.0, 3.0, 5.0)])
 def test_a_limit_leaves_out_what_a_worker_waited_for_a_processor(
-    judge: WorkerEvaluator, monkeypatch: pytest.MonkeyPatch, share: float, least_s: float, most_s: float
+    evaluator: WorkerEvaluator, monkeypatch: pytest.MonkeyPatch, share: float, least_s: float, most_s: float
 ) -> None:
     """A limit of 1 s, of a worker that waits for such a share of the time: 1 ÷ (1 - share) s, and 3 s at most."""
-    worker = judge._pool.worker(judge._pool.slots[0])
+    worker = evaluator._pool.worker(evaluator._pool.slots[0])
     assert isinstance(worker.answer(Canary(), limit_s=60.0), Alive)
     monkeypatch.setattr("agentcompile.worker.process.waited_s", lambda pid: share * time.monotonic())
     os.kill(worker.pid, signal.SIGSTOP)

@@ -1,6 +1,6 @@
 """A prompt's chunk in a GPU's flow, on the host: both arms lowered whole, timed as a worker does, and locked.
 
-Graphs run their body again, launches do nothing and the judge counts calls: what a device's own is (captures, streams,
+Graphs run their body again, launches do nothing, the evaluator counts calls: what a device's own is (captures, streams,
 events, kernels) is tested on one.
 """
 
@@ -60,8 +60,8 @@ CEILING = flows.CEILING
 PER_CALL_NS = 10_000
 
 
-class Judged:
-    """A judge whose steps cost `PER_CALL_NS` for every call of PyTorch's, and `native_ns` for every launch of ours."""
+class Evaluated:
+    """Has steps that cost `PER_CALL_NS` for every call of PyTorch's, and `native_ns` for every launch of ours."""
 
     def __init__(self, native_ns: int) -> None:
         self.native_ns = native_ns
@@ -108,10 +108,10 @@ class Rig:
     chunks: Chunks
     constants: Mapping[str, torch.Tensor]
 
-    def tune_steps(self, judge: Judged) -> tuple[tuple[Plan, ...], list[Event]]:
+    def tune_steps(self, evaluator: Evaluated) -> tuple[tuple[Plan, ...], list[Event]]:
         events: list[Event] = []
         alternatives: Any = Known({job.source.digest: job.source for job in self.chunks._alone(CHUNK)[0].jobs})
-        timed: Any = judge
+        timed: Any = evaluator
         budget = TimeBudget(0, self.ready.here.target)
         clock = StepClock(self.ready.here, timed, self.ready.model, alternatives.sources, Steering(), budget.left)
         descent = STRATEGIES["halving"].step
@@ -121,9 +121,9 @@ class Rig:
 
     def arms(self) -> list[Program]:
         """The programs that are timed: PyTorch's, then the plan's."""
-        judge = Judged(100)
-        self.tune_steps(judge)
-        return [program for _, program in judge.asked[-1][0]]
+        evaluator = Evaluated(100)
+        self.tune_steps(evaluator)
+        return [program for _, program in evaluator.asked[-1][0]]
 
     @property
     def memory(self) -> Memory:
@@ -169,16 +169,16 @@ def native(program: Program) -> set[str]:
 
 
 def test_a_prompts_plan_is_timed_whole_beside_pytorchs_and_told_last(rig: Rig) -> None:
-    judge = Judged(100)
-    plans, events = rig.tune_steps(judge)
-    (_, baseline), (_, plan) = judge.asked[-1][0]
+    evaluator = Evaluated(100)
+    plans, events = rig.tune_steps(evaluator)
+    (_, baseline), (_, plan) = evaluator.asked[-1][0]
     assert baseline.phase == plan.phase == "prefill"
     for program in (baseline, plan):
         token = next(buffer for buffer in program.buffers if buffer.name == program.token)
         assert token.shape == (1, CHUNK)
     assert native(baseline) == set()
     assert plan == rig.chunks._alone(CHUNK)[0].program
-    asked = judge.asked[-1][1]
+    asked = evaluator.asked[-1][1]
     assert set(asked["binaries"]) == native(plan)
     assert (asked["rounds"], asked["processes"]) == (POLICY.confirm_rounds, POLICY.confirm_processes)
     told = [event.plan for event in events if isinstance(event, PlanAdmitted)]
@@ -191,7 +191,7 @@ def test_a_prompts_plan_is_timed_whole_beside_pytorchs_and_told_last(rig: Rig) -
 
 
 def test_kernels_that_do_not_pay_in_the_chunk_are_not_in_its_plan(rig: Rig) -> None:
-    plans, events = rig.tune_steps(Judged(30 * PER_CALL_NS))
+    plans, events = rig.tune_steps(Evaluated(30 * PER_CALL_NS))
     assert not [part for part in plans[-1].parts if isinstance(part.choice, Kernel)]
     assert plans[-1].chunk == CHUNK
     assert any("the chunk with" in event.text for event in events if isinstance(event, Warned))
@@ -234,7 +234,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(device_step, "enqueued", lambda call: lambda: call.run(0))
     monkeypatch.setattr(device_step.Call, "of", staticmethod(bound))
     monkeypatch.setattr(gpu_timing, "Module", lambda path: path)
-    monkeypatch.setattr(gpu_timing.Stopwatch, "elapsed", elapsed)
+    monkeypatch.setattr(gpu_timing.DeviceTimer, "elapsed", elapsed)
     monkeypatch.setattr(gpu_timing, "Turns", lambda: SimpleNamespace(shared=True, turn_ns=lambda: TURN_NS))
     return found
 

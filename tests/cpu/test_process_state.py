@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+import time
+
+import pytest
+
+from agentcompile.worker import state
 
 SCRIPT = """
 import os, threading, time
 import torch
-from agentcompile.worker.state import Watch
+from agentcompile.worker.state import ProcessWatch
 
 class Probes:
     awake = frozenset()
     def state(self):
-        return (), (), 0
+        return (), (), (0, 0, 0)
 
 def threads():
     return set(os.listdir("/proc/self/task"))
@@ -23,7 +29,7 @@ def attend():
     torch.nn.functional.scaled_dot_product_attention(some, some, some)
 
 torch.set_num_threads(5)
-watch = Watch(Probes())
+watch = ProcessWatch(Probes())
 before = threads()
 attend()
 time.sleep(0.05)
@@ -48,3 +54,18 @@ def test_only_more_threads_than_before_are_an_offence() -> None:
     *pool, started = ran.stdout.splitlines()
     assert pool == ["changed", "True", "True"]
     assert started.startswith("False left changed: threads +1")
+
+
+def test_threads_that_are_about_to_end_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = [{1, 2, 3, 4}, {1, 2, 3, 4}, {1, 2, 4}, {1, 2, 4}, {1, 2}, {1, 2}, {1, 2}, {1, 2}]
+    listed = iter(map(frozenset, shown))
+    monkeypatch.setattr(state, "thread_ids", lambda: next(listed))
+    assert state.settled() == {1, 2}
+
+
+def test_threads_that_come_and_go_are_waited_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = itertools.count()
+    monkeypatch.setattr(state, "thread_ids", lambda: frozenset({next(numbers)}))
+    begin = time.monotonic()
+    assert state.settled()
+    assert time.monotonic() - begin < 10

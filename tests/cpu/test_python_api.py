@@ -104,6 +104,21 @@ def test_the_likeliest_ids_are_those_of_the_logits_and_hold_the_greedy_token(mod
     assert tuple(top for piece in pieces for top in piece.top_logprobs) == made.top_logprobs
 
 
+def test_logits_begin_with_the_last_token_that_is_prefilled(model: CompiledModel) -> None:
+    ids = [5, 6, 7, 8, 9]
+    whole = model.logits(ids, prompt=3)
+    assert len(whole) == 3
+    assert torch.equal(model.logits(ids, [4, 2], prompt=3), whole[[0, 2]])
+    assert torch.equal(model.logits(ids, prompt=5)[0], model.prefill(ids))
+    for prompt in (-1, 6, 1.5):
+        with pytest.raises(AgentCompileError, match=r"^prompt: "):
+            model.logits(ids, prompt=prompt)  # type: ignore[arg-type]
+    for positions in ([1, 4], [0], [5]):
+        with pytest.raises(AgentCompileError, match=r"^positions: ") as raised:
+            model.logits(ids, positions, prompt=3)
+        assert "from 2 to 4" in str(raised.value) + str(raised.value.hint)
+
+
 def test_several_completions_are_those_of_their_seeds_and_the_prompt_is_prefilled_once(
     model: CompiledModel, monkeypatch: Any
 ) -> None:
@@ -245,3 +260,18 @@ def test_a_checkpoint_is_compiled_once_and_again_when_its_lock_does_not_hold(
             agentcompile.load(path, **how, emit=stop)
     with pytest.raises(AgentCompileError, match="already holds a run"):
         agentcompile.compile(path, **how, out=lock, run_dir=tmp_path / "run")
+
+
+def test_a_run_that_fails_on_its_arguments_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(AgentCompileError, match="nowhere"):
+        agentcompile.compile(tmp_path / "nowhere", run_dir=tmp_path / "run", home=tmp_path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_fails_on_its_arguments_leaves_a_folder_that_was_there(tmp_path: Path) -> None:
+    mine = tmp_path / "run" / "mine.txt"
+    mine.parent.mkdir()
+    mine.write_text("kept", encoding="utf-8")
+    with pytest.raises(AgentCompileError, match="nowhere"):
+        agentcompile.compile(tmp_path / "nowhere", run_dir=mine.parent, home=tmp_path)
+    assert mine.read_text(encoding="utf-8") == "kept"

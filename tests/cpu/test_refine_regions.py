@@ -10,7 +10,7 @@ import pytest
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Written
 from agentcompile.ir.trial import Measured, Rejected
-from agentcompile.refine.judging import admissible
+from agentcompile.refine.evaluating import admissible
 from agentcompile.refine.promote import default_user_templates, promote
 from agentcompile.refine.provenance import provenance_in
 from agentcompile.refine.regions import opened
@@ -38,7 +38,7 @@ extern "C" void sum(const sum_args& a, int rank, int size) {
 
 
 @pytest.mark.alone
-def test_a_region_of_a_model_is_opened_judged_and_promoted(
+def test_a_region_of_a_model_is_opened_evaluated_and_promoted(
     warm: Path, checkpoint: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
     options = flows.options(warm, checkpoint("tiny-qwen3", "fp32"), CONTEXT)
@@ -46,10 +46,10 @@ def test_a_region_of_a_model_is_opened_judged_and_promoted(
         assert region.contract.kind == "add"
         assert region.contract.region == region.task.region.id
         assert 0 < region.contract.incumbent_ns <= region.contract.reference_ns
-        judged = region.judge.judge(WRITTEN)
-        assert isinstance(judged.verdict, Measured), judged
-        about = region.provenance(WRITTEN, judged, node="3", models=(("code", "a model"),))
-        refused = region.judge.judge(Written(manifest="", kernel=""))
+        evaluated = region.evaluator.evaluate(WRITTEN)
+        assert isinstance(evaluated.verdict, Measured), evaluated
+        about = region.provenance(WRITTEN, evaluated, node="3", models=(("code", "a model"),))
+        refused = region.evaluator.evaluate(Written(manifest="", kernel=""))
         assert isinstance(refused.verdict, Rejected)
         assert not admissible(refused)
         with pytest.raises(AgentCompileError, match="cannot be promoted"):
@@ -58,7 +58,7 @@ def test_a_region_of_a_model_is_opened_judged_and_promoted(
     folder = promote(WRITTEN, about, default_user_templates(home), kind="add", language="cpp")
     found = provenance_in(folder)
     assert found is not None
-    assert found.times_ns["kernel"] == round(judged.ns)
+    assert found.times_ns["kernel"] == round(evaluated.ns)
     assert f"add/{folder.name}" in templates_for(home).ids
 
 

@@ -1,5 +1,5 @@
-"""A whole session of `refine` on a task's file: a server on the loopback interface answers, real processes judge; it is
-killed, goes on, is replayed with sockets closed, and its best kernel is kept where no compile looks at it."""
+"""A whole session of `refine` on a task's file: a server on the loopback interface answers, real processes evaluate;
+it is killed, goes on, is replayed with sockets closed, and its best kernel is kept where no compile looks at it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def mind(request: dict[str, Any]) -> Play:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refined:
-    """A session that was killed while it judged its second attempt, and went on to its end."""
+    """A session that was killed while it evaluated its second attempt, and went on to its end."""
 
     home: Path
     task: Path
@@ -94,7 +94,7 @@ def refined(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
 @pytest.mark.alone
 def test_a_killed_session_on_a_task_goes_on_to_its_best_kernel(refined: Refined) -> None:
     assert refined.killed == -signal.SIGKILL
-    assert len(refined.early) == 1, "the second attempt was asked for, and not judged yet"
+    assert len(refined.early) == 1, "the second attempt was asked for, and not evaluated yet"
     assert refined.done.code == 0, refined.done.err
     found = json.loads(refined.done.out)
     assert (found["attempts"], found["refused"], found["repeated"]) == (ATTEMPTS, 0, 0)
@@ -158,7 +158,7 @@ def test_a_replay_with_sockets_closed_makes_the_same_tree_and_keeps_its_best(ref
     options = Options(target="cpu", threads=THREADS, home=str(home), compiler=COMPILER["AGENTCOMPILE_COMPILER"])
     with opened_task(options, refined.task, compiled=(), confirms=False) as opened:
         texts = Written(manifest=(folder / "template.toml").read_text(), kernel=(folder / "kernel.cpp").read_text())
-        assert isinstance(opened.judge.judge(texts).verdict, Measured)
+        assert isinstance(opened.evaluator.evaluate(texts).verdict, Measured)
 
 
 TASK = SCALED.replace("torch.relu(x) * self.weight", "{forward}")

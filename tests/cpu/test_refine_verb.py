@@ -1,5 +1,5 @@
 """A whole session of `refine`: a server on the loopback interface answers every role, real compilers build, real
-workers judge; it is killed, goes on, is replayed with sockets closed, and its best kernel becomes a template."""
+workers evaluator; it is killed, goes on, is replayed with sockets closed, and its best kernel becomes a template."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def mind(request: dict[str, Any]) -> Play:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refined:
-    """A session that was killed while it judged its second attempt, and went on to its end."""
+    """A session that was killed while it evaluated its second attempt, and went on to its end."""
 
     home: Path
     model: Path
@@ -103,7 +103,7 @@ def refined(
 
 def test_a_killed_session_goes_on_to_its_best_kernel(refined: Refined) -> None:
     assert refined.killed == -signal.SIGKILL
-    assert len(refined.early) == 1, "the second attempt was asked for, and not judged yet"
+    assert len(refined.early) == 1, "the second attempt was asked for, and not evaluated yet"
     assert refined.done.code == 0, refined.done.err
     found = json.loads(refined.done.out)
     assert (found["attempts"], found["refused"], found["repeated"]) == (ATTEMPTS, 1, 0)
@@ -114,7 +114,7 @@ def test_a_killed_session_goes_on_to_its_best_kernel(refined: Refined) -> None:
     assert [isinstance(node.verdict, Measured) for node in nodes[2:]] == [True, True], nodes
     assert any(admissible(node) for node in nodes), [node.feedback for node in nodes]
     assert found["best"] in (2, 3)
-    assert "goes on after attempt 1" in refined.done.err
+    assert "resumed after attempt 1" in refined.done.err
     assert "attempt 4 of 4  from node 3  plan+code  refused: code: line 1, outside every span" in refined.done.err
 
 

@@ -17,7 +17,7 @@ from agentcompile.lockfile.order import ordered
 from agentcompile.lockfile.schema import Lock
 from agentcompile.replay.load import replay_lock
 from agentcompile.runtime.model import CompiledModel, Completion
-from agentcompile.runtime.native import Made
+from agentcompile.runtime.native import DecodedTokens
 from agentcompile.runtime.regimes import Regimes
 from agentcompile.tuning.partitions import regimes
 from tests.cpu import flows
@@ -112,10 +112,10 @@ class Fake:
     def again(self) -> Any:
         return self.name
 
-    def draw(self, logits: Any, at: int, *, more: bool) -> Made | None:
-        return Made(tokens=(at,), reason="limit", logprobs=(float(self.end),))
+    def draw(self, logits: Any, at: int, *, more: bool) -> DecodedTokens | None:
+        return DecodedTokens(tokens=(at,), reason="limit", logprobs=(float(self.end),))
 
-    def steps(self, count: int, *, at: int, more: bool) -> Made:
+    def steps(self, count: int, *, at: int, more: bool) -> DecodedTokens:
         first = int(self.memory.position[0])
         assert first == at
         self.called.append((self.name, first, count))
@@ -123,9 +123,9 @@ class Fake:
         if self.stop in made:
             made = made[: made.index(self.stop) + 1]
             self.memory.position[0] = first + len(made)
-            return Made(tokens=tuple(made), reason="stop")
+            return DecodedTokens(tokens=tuple(made), reason="stop")
         self.memory.position[0] = first + len(made)
-        return Made(tokens=tuple(made), reason="context" if first + len(made) >= self.end else "limit")
+        return DecodedTokens(tokens=tuple(made), reason="context" if first + len(made) >= self.end else "limit")
 
 
 class Cache:

@@ -160,7 +160,7 @@ def _is_locked(reviewed: Reviewed) -> None:
 
     own, other = reviewed.choice(region), reviewed.choice(rejected.region)
     assert (own.decided_by, own.reason, own.params) == ("human", "to see it run", dict(reviewed.other.params))
-    assert (other.use, other.decided_by, other.reason) == ("fallback", "human", "rejected by a person: not this one")
+    assert (other.use, other.decided_by, other.reason) == ("fallback", "human", "rejected by user: not this one")
     for id, decision in reviewed.state.decisions.items():
         assert reviewed.choice(id).approval == decision.approval != ""
     state = reviewed.state

@@ -48,8 +48,8 @@ def test_steps_read_the_checkpoint_that_the_fence_names(
         toolchain=find_toolchain(os.environ.get("CXX_REAL", "")),
         workers=1,
         fence=fence,
-    ) as judge:
-        timing = judge.steps(
+    ) as evaluator:
+        timing = evaluator.steps(
             [("pytorch", program), ("again", program)],
             checkpoint=path,
             constants=constants,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,11 +12,12 @@ import pytest
 
 from agentcompile.build import Binary, compile, find_toolchain
 from agentcompile.build.nvrtc import Cubin, compile_cubin
-from agentcompile.build.stateless import state_of_cubin, state_of_object
+from agentcompile.build.stateless import state_of_cubin, state_of_library, state_of_object
 from agentcompile.ir.template import Launch, Source
 from agentcompile.ir.trial import BuildFailed
 from agentcompile.runtime.device_sampling import sampler_source
 from agentcompile.runtime.device_step import advance_source
+from agentcompile.runtime.native import Library
 from agentcompile.system.store import Store
 from tests.cpu import jobs
 
@@ -35,6 +39,23 @@ KEEPS = {
         f"{RIGHT} if (++own > 9) a.y[0] = 1;",
         '__attribute__((section("own_part"))) long own = 1;',
         "`own`",
+    ),
+    "a section named like tables of addresses": (
+        f"{RIGHT} if (++own > 60000) a.y[0] = 1;",
+        '__attribute__((section(".data.rel.ro_x"))) long own = 1;',
+        "keeps `own`",
+    ),
+    "a section named like tables of calls": (
+        f"{RIGHT} if (++own > 60000) a.y[0] = 1;",
+        '__attribute__((section(".eh_frame_x"))) long own = 1;',
+        "keeps `own`",
+    ),
+    "what the loader calls": (RIGHT, 'extern "C" void _init() { asm volatile("nop"); }', "runs when it is loaded"),
+    "a function that the loader asks for": (
+        f"{RIGHT} if (rank > 9) asked();",
+        "static void one() {} extern \"C\" void (*choose())() { return one; }"
+        'static void asked() __attribute__((ifunc("choose")));',
+        "`asked`",
     ),
     "data in assembly": (
         ASSEMBLY.format("hidden_word"),
@@ -93,6 +114,35 @@ def test_what_outlives_a_launch_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", PURE)
 def test_what_only_computes_is_built(tmp_path: Path, name: str) -> None:
     assert isinstance(built(tmp_path, *PURE[name]), Binary)
+
+
+def test_no_page_of_a_built_kernel_can_be_written_once_it_is_loaded(tmp_path: Path) -> None:
+    made = built(tmp_path, *PURE["tables of addresses"])
+    assert isinstance(made, Binary)
+    assert state_of_library(Path(made.path).read_bytes()) == ()
+    Library(Path(made.path))
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    rights = [line.split()[1] for line in maps if line.endswith(made.path)]
+    assert rights
+    assert not any("w" in right for right in rights)
+
+
+def test_a_table_of_addresses_that_is_written_ends_the_process(tmp_path: Path) -> None:
+    table = 'asm(".pushsection .data.rel.ro,\\"aw\\"\\nhidden_word: .quad 0\\n.popsection");'
+    made = built(tmp_path, ASSEMBLY.format("hidden_word"), table)
+    assert isinstance(made, Binary)
+    call = "entry(ctypes.byref((ctypes.c_void_p * 3)(*[ctypes.addressof(room)] * 3)), 0, 1)"
+    script = f"import ctypes; room = (ctypes.c_char * 20000)(); entry = ctypes.CDLL({made.path!r}).kernel; {call}"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGSEGV
+
+
+def test_a_library_that_was_linked_with_start_files_can_be_written(tmp_path: Path) -> None:
+    source = jobs.source(RIGHT)
+    made = compile(source, Store(tmp_path), toolchain=jobs.toolchain(), limit_s=60)
+    assert isinstance(made, Binary)
+    written, starts = state_of_library(Path(made.path).read_bytes())
+    assert written.endswith("bytes that can be written")
+    assert starts == "runs when it is loaded"
 
 
 def test_copies_that_a_distribution_fortifies_are_built(tmp_path: Path) -> None:
@@ -163,6 +213,6 @@ def test_a_build_for_a_gpu_is_refused_for_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("image", [b"", b"\x7fELF", b"\x7fELF\x02\x01" + bytes(58), b"\x7fELF\x02\x01" + b"\xff" * 200])
 def test_a_damaged_file_is_no_kernel(image: bytes) -> None:
-    for read in (state_of_object, lambda image: state_of_cubin(image, "")):
-        with pytest.raises(ValueError, match=r"ELF|section headers"):
+    for read in (state_of_object, state_of_library, lambda image: state_of_cubin(image, "")):
+        with pytest.raises(ValueError, match=r"ELF|(section|program) headers"):
             read(image)

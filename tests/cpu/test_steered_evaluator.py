@@ -31,7 +31,7 @@ def steering() -> Iterator[Steering]:
 
 
 @pytest.fixture
-def judge(tmp_path: Path, steering: Steering) -> Iterator[WorkerEvaluator]:
+def evaluator(tmp_path: Path, steering: Steering) -> Iterator[WorkerEvaluator]:
     with WorkerEvaluator(
         jobs.target(), store=tmp_path / "s", toolchain=jobs.toolchain(), workers=2, limits=LONG, steering=steering
     ) as made:
@@ -44,31 +44,31 @@ def give_up(steering: Steering, job: EvaluationJob) -> None:
 
 
 def test_a_candidate_that_hangs_is_given_up_and_the_other_is_prepared(
-    judge: WorkerEvaluator, steering: Steering
+    evaluator: WorkerEvaluator, steering: Steering
 ) -> None:
     good, bad = jobs.job(), jobs.job(HANG)
     give_up(steering, bad)
     begin = time.monotonic()
-    found = {job.candidate.id: result for job, result in judge.prepare([bad, good])}
+    found = {job.candidate.id: result for job, result in evaluator.prepare([bad, good])}
     assert time.monotonic() - begin < 120
     assert isinstance(found[good.candidate.id], Prepared)
     assert isinstance(found[bad.candidate.id], Cancelled)
-    assert [slot.worker for slot in judge._pool.slots if slot.worker is not None and slot.worker.busy] == []
+    assert [slot.worker for slot in evaluator._pool.slots if slot.worker is not None and slot.worker.busy] == []
 
 
 def test_an_arm_that_is_given_up_while_it_is_timed_is_named_and_the_others_are_timed(
-    judge: WorkerEvaluator, steering: Steering, tmp_path: Path
+    evaluator: WorkerEvaluator, steering: Steering, tmp_path: Path
 ) -> None:
     fuse = tmp_path / "armed"
     armed = f'if (rank == 0 && access("{fuse}", F_OK) == 0) {{ {HANG} }} right(a, rank, size);'
     good, bad = jobs.job(), jobs.job(armed)
-    ready = {job.candidate.id: result for job, result in judge.prepare([good, bad])}
+    ready = {job.candidate.id: result for job, result in evaluator.prepare([good, bad])}
     arms = [Baseline(), *(one for one in (ready[job.candidate.id] for job in (bad, good)) if isinstance(one, Prepared))]
     assert len(arms) == 3
     fuse.touch()
     give_up(steering, bad)
     begin = time.monotonic()
-    timing = judge.time(good.region, arms, rounds=3, residency="cache", seed=0, processes=1)
+    timing = evaluator.time(good.region, arms, rounds=3, residency="cache", seed=0, processes=1)
     assert time.monotonic() - begin < 120
     assert isinstance(timing, Timing)
     assert timing.live == (0, 2)

@@ -21,7 +21,7 @@ from agentcompile.tasks.inputs import cases
 from agentcompile.tasks.kernel import Built, Workshop, draw_into, examine, validate
 from agentcompile.tasks.load import LoadedTask
 from agentcompile.tasks.reading import read
-from agentcompile.tasks.tally import Tally
+from agentcompile.tasks.tally import TaskTally
 from agentcompile.tasks.wire import Attach, Spoil
 from tests.cpu.tasked import CEILING, LIMITS
 from tests.kernels import tasks_for_gpu as kernels
@@ -66,7 +66,7 @@ FEW = {
 """What makes tasks small: threads of a device are slow on a host."""
 
 
-def emulated(name: str, written: Written, folder: Path) -> Tally:
+def emulated(name: str, written: Written, folder: Path) -> TaskTally:
     """What the examining process finds after launches of a kernel's text on the host."""
     path, (many, few) = folder / f"{name}.py", FEW[name]
     text = (TASKS / f"{name}.py").read_text()
@@ -81,7 +81,7 @@ def emulated(name: str, written: Written, folder: Path) -> Tally:
         owners = [ArenaOwner(sizes, "after") for _ in range(2)]
         files = tuple(owner.file for owner in owners)
         task.ask(Attach(arenas=files, scratch=(), shape=0, deterministic=True), LIMITS.check_s)
-        tally = Tally()
+        tally = TaskTally()
         for case in cases(3, 0):
             draw_into(task, case)
             addresses = mapped(files[case.arena])

@@ -41,7 +41,7 @@ def test_a_session_mends_a_wrong_kernel_for_a_task(tmp_path: Path) -> None:
     with LoadedTask(path, threads=2, seed=7, limits=LIMITS) as task:
         made = gated(here(tmp_path), task, slow, 7, compiled=(), confirms=False)
         settings = Settings(arm="reflexion", attempts=2)
-        found = refine(made.contract, made.judge, Script(answer), Memory(), settings)
+        found = refine(made.contract, made.evaluator, Script(answer), Memory(), settings)
     first, second = found.nodes[1:]
     assert isinstance(first.verdict, Incorrect)
     assert isinstance(second.verdict, Measured), f"by such rates no kernel is impossible: {second}"

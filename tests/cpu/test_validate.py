@@ -17,7 +17,7 @@ from agentcompile.ops import reference
 from agentcompile.regions.partition import partition
 from agentcompile.validate import DeclaredArithmetic as Declared
 from agentcompile.validate import Instruments, insensitive, selftest, validate
-from agentcompile.validate.arena import Arena, fingerprint, poison
+from agentcompile.validate.arena import GuardedArena, fingerprint, poison
 from agentcompile.validate.cases import cases, rounds_sums
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.propagate import propagate
@@ -318,7 +318,7 @@ def test_a_broken_harness_is_noticed_by_its_self_test(name: str) -> None:
 
 
 def test_redzones_are_not_numbers_in_any_format_and_stand_on_both_sides() -> None:
-    arena = Arena(seed=0)
+    arena = GuardedArena(seed=0)
     tensor = arena.add("y", (5, 3), "bf16")
     assert tensor.data_ptr() % 64 == 0
     around = tensor.as_strided((512 + 15 + 256,), (1,), tensor.storage_offset() - 512)

@@ -27,7 +27,7 @@ def test_the_two_halves_of_a_head_turn_by_different_angles() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_a_third_of_the_queries_score_one_slot_above_all_others(dtype: DType) -> None:
+def test_a_quarter_of_the_queries_score_one_slot_above_all_others(dtype: DType) -> None:
     feed = fed("rope-attention-decode", dtype)
     assert feed.attention is not None
     assert feed.queries is not None
@@ -39,7 +39,7 @@ def test_a_third_of_the_queries_score_one_slot_above_all_others(dtype: DType) ->
     past = torch.arange(48)[:, None] >= torch.arange(48)
     best = scores.masked_fill(~past[:, None], -torch.inf).topk(2, dim=-1).values[2:]
     peaked = (best[..., 0] - 24.0).abs() < (0.01 if dtype == "fp32" else 0.4)
-    assert 0.25 < peaked.float().mean() < 0.45
+    assert 0.15 < peaked.float().mean() < 0.45
     assert (best[peaked][:, 0] > best[peaked][:, 1] + 2.0).float().mean() > 0.9
     assert 0.25 < feed.zero.float().mean() < 0.45
     assert not queries[feed.zero].any()

@@ -31,16 +31,16 @@ LATE = Failed(at=0, verdict=TimedOut(stage="admit", limit_s=9.0))
 class Machine:
     """The machine, which is too busy for the models that it is asked to run at some times."""
 
-    def __init__(self, judge: WorkerEvaluator, *late: int, hasty_s: float = 0.0) -> None:
-        """`late` are the times at which nothing ends; a limit that the judge sets itself is `hasty_s`, if any."""
-        self._judge, self._late, self._hasty_s = judge, late, hasty_s
+    def __init__(self, evaluator: WorkerEvaluator, *late: int, hasty_s: float = 0.0) -> None:
+        """`late` are the times at which nothing ends; a limit that the evaluator sets itself is `hasty_s`, if any."""
+        self._evaluator, self._late, self._hasty_s = evaluator, late, hasty_s
         self.asked: list[FeedModel] = []
 
     def feed(self, request: FeedModel, *, patience_s: float = 0.0) -> Fed | Failed:
         self.asked.append(request)
         if len(self.asked) in self._late:
             return LATE
-        return self._judge.feed(request, patience_s=patience_s or self._hasty_s)
+        return self._evaluator.feed(request, patience_s=patience_s or self._hasty_s)
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +50,15 @@ def made(warm: Path, checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="module")
-def judge(warm: Path, made: flows.Planted) -> Iterator[WorkerEvaluator]:
+def evaluator(warm: Path, made: flows.Planted) -> Iterator[WorkerEvaluator]:
     with evaluator_of(this_machine(flows.options(warm, made.model.captured.checkpoint, CONTEXT)), 0) as found:
         yield found
 
 
 def test_kernels_that_are_late_once_on_a_busy_machine_stay(
-    warm: Path, made: flows.Planted, judge: WorkerEvaluator
+    warm: Path, made: flows.Planted, evaluator: WorkerEvaluator
 ) -> None:
-    machine, events = Machine(judge, 1), list[Event]()
+    machine, events = Machine(evaluator, 1), list[Event]()
     left, found = gate(warm, made, machine, events).right(plans(made), made.planned.layouts)
     assert found.ok
     assert left == tuple(plans(made))
@@ -68,21 +68,21 @@ def test_kernels_that_are_late_once_on_a_busy_machine_stay(
 
 
 def test_a_machine_on_which_pytorchs_own_graph_is_late_too_is_the_environments_fault(
-    warm: Path, made: flows.Planted, judge: WorkerEvaluator
+    warm: Path, made: flows.Planted, evaluator: WorkerEvaluator
 ) -> None:
     events = list[Event]()
     with pytest.raises(AgentCompileError, match="too busy or too slow") as caught:
-        gate(warm, made, Machine(judge, 1, 2), events).right(plans(made), made.planned.layouts)
+        gate(warm, made, Machine(evaluator, 1, 2), events).right(plans(made), made.planned.layouts)
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
     assert "resume" in caught.value.hint
     assert not [event for event in events if isinstance(event, ModelChecked)]
 
 
 def test_a_kernel_that_hangs_where_pytorch_does_not_falls_back(
-    warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
+    warm: Path, made: flows.Planted, evaluator: WorkerEvaluator, tmp_path: Path
 ) -> None:
     wrong, region = planted(made, tmp_path, "hang")
-    checks = replace(gate(warm, made, Machine(judge, hasty_s=4.0), [], tmp_path), later_s=1.0)
+    checks = replace(gate(warm, made, Machine(evaluator, hasty_s=4.0), [], tmp_path), later_s=1.0)
     left, found = checks.right(wrong, made.planned.layouts)
     assert found.ok
     fallen = next(part.choice for part in left[0].parts if part.region == region)
@@ -92,12 +92,12 @@ def test_a_kernel_that_hangs_where_pytorch_does_not_falls_back(
 
 
 def test_a_model_that_is_slow_at_every_step_is_waited_for(
-    warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
+    warm: Path, made: flows.Planted, evaluator: WorkerEvaluator, tmp_path: Path
 ) -> None:
     slow, _ = planted(made, tmp_path, "slow")
-    request = gate(warm, made, judge, [], tmp_path).request(slow, made.planned.layouts)
+    request = gate(warm, made, evaluator, [], tmp_path).request(slow, made.planned.layouts)
     begin, patience_s = time.monotonic(), 1.5
-    ran = judge.feed(replace(request, out=str(tmp_path / "logits")), patience_s=patience_s)
+    ran = evaluator.feed(replace(request, out=str(tmp_path / "logits")), patience_s=patience_s)
     assert isinstance(ran, Fed)
     assert ran.longest_s < time.monotonic() - begin
     # Every one of its steps sleeps 60 ms: what all of them take is beyond what one of them may.
@@ -105,31 +105,31 @@ def test_a_model_that_is_slow_at_every_step_is_waited_for(
 
 
 def test_a_worker_without_memory_for_the_model_is_the_environments_fault(
-    warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
+    warm: Path, made: flows.Planted, evaluator: WorkerEvaluator, tmp_path: Path
 ) -> None:
-    request = gate(warm, made, judge, []).request(plans(made), made.planned.layouts)
+    request = gate(warm, made, evaluator, []).request(plans(made), made.planned.layouts)
     with pytest.raises(AgentCompileError, match="machine is out of memory") as caught:
-        judge.feed(replace(request, capacity=1 << 36, out=str(tmp_path / "logits")))
+        evaluator.feed(replace(request, capacity=1 << 36, out=str(tmp_path / "logits")))
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
     assert "memory is" in caught.value.hint
 
 
 @pytest.mark.parametrize("fault", ["killed", "memory"])
 def test_a_process_that_the_system_ends_for_memory_is_the_environments_fault(
-    fault: str, warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
+    fault: str, warm: Path, made: flows.Planted, evaluator: WorkerEvaluator, tmp_path: Path
 ) -> None:
     wrong, _ = planted(made, tmp_path, fault)
     with pytest.raises(AgentCompileError, match="machine is out of memory") as caught:
-        gate(warm, made, judge, [], tmp_path).right(wrong, made.planned.layouts)
+        gate(warm, made, evaluator, [], tmp_path).right(wrong, made.planned.layouts)
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
 
 
 def test_logits_that_do_not_fit_on_the_disk_are_the_environments_fault(
-    warm: Path, made: flows.Planted, judge: WorkerEvaluator
+    warm: Path, made: flows.Planted, evaluator: WorkerEvaluator
 ) -> None:
-    request = gate(warm, made, judge, []).request(plans(made), made.planned.layouts)
+    request = gate(warm, made, evaluator, []).request(plans(made), made.planned.layouts)
     with pytest.raises(AgentCompileError, match="disk is full") as caught:
-        judge.feed(replace(request, out="/dev/full"))
+        evaluator.feed(replace(request, out="/dev/full"))
     assert caught.value.exit_code is ExitCode.ENVIRONMENT
 
 

@@ -31,16 +31,16 @@ def made(warm: Path, checkpoint: Checkpoints, tmp_path_factory: pytest.TempPathF
 
 
 @pytest.fixture(scope="module")
-def judge(warm: Path, made: flows.Planted) -> Iterator[WorkerEvaluator]:
+def evaluator(warm: Path, made: flows.Planted) -> Iterator[WorkerEvaluator]:
     with evaluator_of(this_machine(flows.options(warm, made.model.captured.checkpoint, CONTEXT)), 0) as found:
         yield found
 
 
 def test_a_kernel_that_is_wrong_from_some_position_on_is_found_and_the_others_stay(
-    warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
+    warm: Path, made: flows.Planted, evaluator: WorkerEvaluator, tmp_path: Path
 ) -> None:
     (wrong, region), events = planted(made, tmp_path, "wrong"), list[Event]()
-    left, found = gate(warm, made, judge, events, tmp_path).right(wrong, made.planned.layouts)
+    left, found = gate(warm, made, evaluator, events, tmp_path).right(wrong, made.planned.layouts)
     assert found.ok
     assert {one.phase for one in found.phases} == {"decode", "prefill"}
     assert {region for region, _ in units(wrong)} - {region for region, _ in units(left)} == {region}
@@ -51,15 +51,15 @@ def test_a_kernel_that_is_wrong_from_some_position_on_is_found_and_the_others_st
     assert [event.text for event in events if isinstance(event, Warned)]
     # Whoever takes the run up again asks nobody: all of it is in the events.
     known = {event.plans: event.check for event in events if isinstance(event, ModelChecked)}
-    again = replace(gate(warm, made, judge, events, tmp_path), evaluator=None, known=known)  # type: ignore[arg-type]
+    again = replace(gate(warm, made, evaluator, events, tmp_path), evaluator=None, known=known)  # type: ignore[arg-type]
     assert again.right(wrong, made.planned.layouts) == (left, found)
 
 
 def test_a_kernel_that_crashes_in_the_model_alone_falls_back(
-    warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
+    warm: Path, made: flows.Planted, evaluator: WorkerEvaluator, tmp_path: Path
 ) -> None:
     wrong, region = planted(made, tmp_path, "crash")
-    left, found = gate(warm, made, judge, [], tmp_path).right(wrong, made.planned.layouts)
+    left, found = gate(warm, made, evaluator, [], tmp_path).right(wrong, made.planned.layouts)
     assert found.ok
     fallen = next(part.choice for part in left[0].parts if part.region == region)
     assert isinstance(fallen, Fallback)
@@ -67,11 +67,11 @@ def test_a_kernel_that_crashes_in_the_model_alone_falls_back(
 
 
 def test_a_kernel_that_hangs_in_the_model_is_ended_and_says_where(
-    warm: Path, made: flows.Planted, judge: WorkerEvaluator, tmp_path: Path
+    warm: Path, made: flows.Planted, evaluator: WorkerEvaluator, tmp_path: Path
 ) -> None:
     wrong, _ = planted(made, tmp_path, "hang")
-    request = gate(warm, made, judge, [], tmp_path).request(wrong, made.planned.layouts)
-    ended = judge.feed(replace(request, out=str(tmp_path / "logits")), patience_s=3.0)
+    request = gate(warm, made, evaluator, [], tmp_path).request(wrong, made.planned.layouts)
+    ended = evaluator.feed(replace(request, out=str(tmp_path / "logits")), patience_s=3.0)
     assert isinstance(ended, Failed)
     assert isinstance(ended.verdict, TimedOut)
 

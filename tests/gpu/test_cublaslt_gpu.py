@@ -159,7 +159,7 @@ CASES = [
 
 
 def faults(made: Region, call: library.Function) -> list[str]:
-    """Failed checks of the correctness suite that judges templates, as text."""
+    """Failed checks of the correctness suite that evaluates templates, as text."""
 
     def launch(buffers: Mapping[str, torch.Tensor]) -> None:
         for name, tensor in call(buffers).items():

@@ -22,7 +22,7 @@ from agentcompile.materialize import specialise
 from agentcompile.measure import Timing
 from agentcompile.runtime.device_step import overlaps_launches
 from agentcompile.runtime.driver import Call, Module
-from agentcompile.runtime.overlap import Access, overlapping
+from agentcompile.runtime.overlap import CallAccess, overlapping
 from agentcompile.system.probe import probe_cuda
 from agentcompile.system.store import Store
 from agentcompile.worker.pool import Limits
@@ -78,12 +78,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="module")
-def judge(target: Target, store: Store) -> Iterator[WorkerEvaluator]:
+def evaluator(target: Target, store: Store) -> Iterator[WorkerEvaluator]:
     limits = Limits(validate_s=8.0, measure_s=30.0)
     with WorkerEvaluator(
         target, store=store.root, toolchain=nvrtc_toolchain(), device="cuda:0", workers=1, limits=limits
-    ) as judge:
-        yield judge
+    ) as evaluator:
+        yield evaluator
 
 
 def job(name: str, made: Region, target: Target) -> EvaluationJob:
@@ -104,15 +104,15 @@ def job(name: str, made: Region, target: Target) -> EvaluationJob:
     return EvaluationJob(candidate=candidate, region=made, template=template, source=source)
 
 
-def verdict(judge: WorkerEvaluator, given: EvaluationJob) -> Prepared | Verdict:
-    ((_, result),) = judge.prepare([given])
+def verdict(evaluator: WorkerEvaluator, given: EvaluationJob) -> Prepared | Verdict:
+    ((_, result),) = evaluator.prepare([given])
     return result
 
 
-def test_a_kernel_is_timed_beside_pytorch(judge: WorkerEvaluator, made: Region, target: Target) -> None:
-    prepared = verdict(judge, job("right", made, target))
+def test_a_kernel_is_timed_beside_pytorch(evaluator: WorkerEvaluator, made: Region, target: Target) -> None:
+    prepared = verdict(evaluator, job("right", made, target))
     assert isinstance(prepared, Prepared)
-    timing = judge.time(made, [Baseline(), prepared], rounds=5, residency="dram", seed=1, processes=1)
+    timing = evaluator.time(made, [Baseline(), prepared], rounds=5, residency="dram", seed=1, processes=1)
     assert isinstance(timing, Timing)
     assert timing.live == (0, 1)
     assert 300 < timing.median_ns(1) < 1e6
@@ -155,9 +155,9 @@ def test_what_is_read_early_was_written_before(reads: str, target: Target, store
     data, seen = (torch.zeros(1, dtype=torch.int32, device="cuda") for _ in range(2))
     asked = "data" if reads == "what was written" else "other"
     accesses = [
-        Access(early=frozenset(), writes=frozenset({"start"}), waits=False),
-        Access(early=frozenset(), writes=frozenset({"data"}), waits=True),
-        Access(early=frozenset({asked}), writes=frozenset({"seen"}), waits=True),
+        CallAccess(early=frozenset(), writes=frozenset({"start"}), waits=False),
+        CallAccess(early=frozenset(), writes=frozenset({"data"}), waits=True),
+        CallAccess(early=frozenset({asked}), writes=frozenset({"seen"}), waits=True),
     ]
     overlaps = overlapping(accesses, ())[1:]
     pointers = [data.data_ptr(), seen.data_ptr()]
@@ -177,9 +177,9 @@ def test_what_is_read_early_was_written_before(reads: str, target: Target, store
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_kernel_gets_its_verdict_and_the_device_lives(
-    name: str, judge: WorkerEvaluator, made: Region, target: Target
+    name: str, evaluator: WorkerEvaluator, made: Region, target: Target
 ) -> None:
-    found = verdict(judge, job(name, made, target))
+    found = verdict(evaluator, job(name, made, target))
     assert ("prepared" if isinstance(found, Prepared) else found.kind) == PLANTED[name][1], found
     if name != "a hang":  # its kernel may run on for a while after its process is gone
-        assert isinstance(verdict(judge, job("right", made, target)), Prepared)
+        assert isinstance(verdict(evaluator, job("right", made, target)), Prepared)

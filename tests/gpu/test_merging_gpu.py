@@ -61,7 +61,7 @@ def test_a_chunk_of_merged_products_is_the_chunk_of_single_ones(
 ) -> None:
     here, path = this_machine(settings, kind="cuda"), Path(settings.model)
     found = capture(path, context=CONTEXT)
-    chunk = plan_of(found, CONTEXT).at(TOKENS)
+    chunk = plan_of(found, CONTEXT, products=False).at(TOKENS)
     sources = {job.source.digest: job.source for job in chunk.jobs if job.source.language != "library"}
     modules = {name: Module(Path(built.path)) for name, built in binaries(here, sources, sorted(sources)).items()}
     memory = Memory([chunk.program], Checkpoint.open(path).tensor, found.constants, "cuda")

@@ -22,7 +22,7 @@ from agentcompile.worker.gpu_launch import device_runner
 from agentcompile.worker.housing import house
 from agentcompile.worker.late import Predecessor
 from agentcompile.worker.protocol import Setup
-from tests.templates.suite import CATALOG, failed, odd, problems
+from tests.templates.suite import CATALOG, chunk_of, failed, odd, problems
 
 pytestmark = pytest.mark.gpu
 
@@ -46,8 +46,9 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Setup:
 
 def small(template: Template, target: Target) -> Region:
     """A region that the template's default may serve."""
-    dtype, batch = template.dtypes[0], min(template.tokens or (1,))
-    regions = [odd(template.region, dtype, hidden=104, head_dim=size, batch=batch) for size in (24, 48, 64, 128)]
+    dtype, batch, tokens = template.dtypes[0], min(template.tokens or (1,)), chunk_of(template)
+    sizes = {"hidden": 104, "batch": batch, "tokens": tokens}
+    regions = [odd(template.region, dtype, head_dim=size, **sizes) for size in (24, 48, 64, 128)]
     return next(made for made in regions if not problems(made, template, template.defaults, target))
 
 

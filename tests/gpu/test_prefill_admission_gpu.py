@@ -19,7 +19,7 @@ from agentcompile.lockfile.files import read_lock
 from agentcompile.lockfile.schema import Lock
 from agentcompile.measure import POLICY, Timing, contrast
 from agentcompile.options import Options
-from agentcompile.replay.open import Opened, open_lock
+from agentcompile.replay.open import OpenedLock, open_lock
 from tests.cpu import flows
 
 pytestmark = pytest.mark.gpu
@@ -47,7 +47,7 @@ def test_the_file_holds_the_same(lock: Lock, lock_file: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> OpenedLock:
     """A prompt's plan that runs a kernel wherever a template serves, timed or not."""
     home = tmp_path_factory.mktemp("chunk")
     model = materialise("tiny-qwen3", home / "model", dtype="bf16")
@@ -56,13 +56,13 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
 
 
 @pytest.fixture(scope="module")
-def judge(opened: Opened) -> Iterator[WorkerEvaluator]:
+def evaluator(opened: OpenedLock) -> Iterator[WorkerEvaluator]:
     with evaluator_of(opened.here, 0) as made:
         yield made
 
 
 def test_a_chunk_of_kernels_and_one_of_pytorch_are_timed_in_fresh_processes(
-    opened: Opened, judge: WorkerEvaluator
+    opened: OpenedLock, evaluator: WorkerEvaluator
 ) -> None:
     chunks = opened.chunks
     plain = replace(chunks, parts=tuple(replace(part, choice=Fallback(reason="the baseline")) for part in chunks.parts))
@@ -70,7 +70,7 @@ def test_a_chunk_of_kernels_and_one_of_pytorch_are_timed_in_fresh_processes(
     assert not any(isinstance(call, NativeCall) for call in programs[0][1].calls)
     assert any(isinstance(call, NativeCall) for call in programs[1][1].calls)
     sources = {job.source.digest: job.source for job in chunks.at(CHUNK).jobs}
-    clock = StepClock(opened.here, judge, opened.model, lambda: sources)
+    clock = StepClock(opened.here, evaluator, opened.model, lambda: sources)
     timing = clock(
         programs, at=chunks.cut.regime, rounds=POLICY.confirm_rounds, processes=2, claim=POLICY.claim, seed=0
     )

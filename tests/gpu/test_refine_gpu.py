@@ -1,4 +1,4 @@
-"""The gates on a device: kernels that were written from a contract are judged, right or wrong."""
+"""The gates on a device: kernels that were written from a contract are evaluated, right or wrong."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.machine import evaluator_of, fence_of, this_machine
-from agentcompile.ir.attempt import Judged, Times, Written, WrittenLanguage
+from agentcompile.ir.attempt import Evaluated, Times, Written, WrittenLanguage
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, Measured
 from agentcompile.options import Options
 from agentcompile.refine.contract import contract_of
+from agentcompile.refine.evaluating import RegionEvaluator
 from agentcompile.refine.incumbent import Bar
-from agentcompile.refine.judging import RegionJudge
 from agentcompile.sandbox import methods
 from agentcompile.system.store import Store
 from tests.cpu.written import CEILING, task
@@ -42,20 +42,20 @@ def device(
         yield evaluator, options
 
 
-def judged(device: tuple[WorkerEvaluator, Options], made: Written, language: WrittenLanguage) -> Judged:
-    evaluator, options = device
+def evaluated(device: tuple[WorkerEvaluator, Options], made: Written, language: WrittenLanguage) -> Evaluated:
+    workers, options = device
     here = this_machine(options)
     asked = task(region_for("linear", "bf16", hidden=256, rows=(192,)), target=here.target)
     contract = contract_of(asked, language, CEILING, SLOW)
-    judge = RegionJudge(asked, contract, evaluator, Bar(times=SLOW), store=Store(options.store), confirms=False)
-    return judge.judge(made)
+    evaluator = RegionEvaluator(asked, contract, workers, Bar(times=SLOW), store=Store(options.store), confirms=False)
+    return evaluator.evaluate(made)
 
 
 @pytest.mark.parametrize(("made", "language"), [(CUDA, "cuda"), (TRITON, "triton")], ids=["cuda", "triton"])
 def test_a_kernel_written_from_the_contract_is_measured_and_accepted(
     device: tuple[WorkerEvaluator, Options], made: Written, language: WrittenLanguage
 ) -> None:
-    found = judged(device, made, language)
+    found = evaluated(device, made, language)
     assert isinstance(found.verdict, Measured), found
     assert 0 < found.ns < math.inf
     assert isinstance(found.feedback, dict)
@@ -75,6 +75,6 @@ WRONG = {
 def test_a_wrong_kernel_has_its_verdict_and_no_time(device: tuple[WorkerEvaluator, Options], what: str) -> None:
     old, new, verdict = WRONG[what]
     assert old in CUDA.kernel
-    found = judged(device, replace(CUDA, kernel=CUDA.kernel.replace(old, new)), "cuda")
+    found = evaluated(device, replace(CUDA, kernel=CUDA.kernel.replace(old, new)), "cuda")
     assert isinstance(found.verdict, verdict), found
     assert found.ns == math.inf

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.attempt import Judged, Written, WrittenLanguage
+from agentcompile.ir.attempt import Evaluated, Written, WrittenLanguage
 from agentcompile.ir.template import Template
 from agentcompile.ir.trial import Crashed, Incorrect, Measured, NumericReport, TimedOut
 from agentcompile.options import Options
@@ -58,17 +58,17 @@ def softmax(home: Path) -> Iterator[OpenedTask]:
 
 
 def built(made: OpenedTask, written: Written) -> Built:
-    region, judge = region_of(made.task), made.judge
+    region, evaluator = region_of(made.task), made.evaluator
     template = read(written, region, facts_of(region), made.contract.language)
     assert isinstance(template, Template), template
-    found = judge._built(template, (), 0)
+    found = evaluator._built(template, (), 0)
     assert isinstance(found, Built), found
     return found
 
 
 def checked(made: OpenedTask, written: Written) -> NumericReport | Death:
     """What the checks say of a kernel, without its time."""
-    return validate(made.task, built(made, written), made.judge._shop, seed=5)
+    return validate(made.task, built(made, written), made.evaluator._shop, seed=5)
 
 
 def failed(report: object) -> set[str]:
@@ -77,30 +77,30 @@ def failed(report: object) -> set[str]:
     return {check.name for check in found.checks if not check.ok}
 
 
-def measured(judged: Judged) -> dict[str, Any]:
-    assert isinstance(judged.verdict, Measured), judged
-    assert 0 < judged.ns < math.inf
-    found = judged.feedback
+def measured(evaluated: Evaluated) -> dict[str, Any]:
+    assert isinstance(evaluated.verdict, Measured), evaluated
+    assert 0 < evaluated.ns < math.inf
+    found = evaluated.feedback
     assert isinstance(found, dict)
     print(found["us"], "µs", found["beside_incumbent"], "floor", found["floor_us"])
     passed = found["passed_checks"]
-    assert {"element", "error ratio", "inputs", "memory", "repeats"} <= set(passed), judged
+    assert {"element", "error ratio", "inputs", "memory", "repeats"} <= set(passed), evaluated
     return found
 
 
 def test_a_right_kernel_is_measured_beside_pytorch(softmax: OpenedTask) -> None:
-    judged = softmax.judge.judge(kernels.softmax())
-    found = measured(judged)
+    evaluated = softmax.evaluator.evaluate(kernels.softmax())
+    found = measured(evaluated)
     assert found["beside_incumbent"]["incumbent"] == EAGER
     assert 0.2 < found["beside_incumbent"]["speedup"] < 20, found
     assert found["resources"], found
-    assert isinstance(judged.verdict, Measured)
-    assert judged.verdict.report.cases >= 7
+    assert isinstance(evaluated.verdict, Measured)
+    assert evaluated.verdict.report.cases >= 7
 
 
 def test_a_kernel_in_bfloat16_with_a_parameter_is_measured(home: Path) -> None:
     with opened(home, TASKS / "rmsnorm_residual.py") as made:
-        measured(made.judge.judge(kernels.rmsnorm()))
+        measured(made.evaluator.evaluate(kernels.rmsnorm()))
 
 
 def test_a_kernel_in_triton_passes_the_same_checks(home: Path) -> None:
@@ -168,7 +168,7 @@ extern "C" __global__ void kernel_main(const __grid_constant__ kernel_main_args 
 """
 
 
-def test_a_task_that_names_the_device_itself_is_judged_there(home: Path, tmp_path: Path) -> None:
+def test_a_task_that_names_the_device_itself_is_evaluated_there(home: Path, tmp_path: Path) -> None:
     path = tmp_path / "placed.py"
     path.write_text(PLACED)
     manifest = kernels.manifest("placed", ("in0", "weight", "shift", "out0"), "fp32")
@@ -245,13 +245,13 @@ def test_a_wrong_kernel_is_incorrect_by_the_check_that_is_meant(softmax: OpenedT
 
 def test_a_kernel_that_keeps_a_result_of_the_call_before_is_found_when_it_is_timed(softmax: OpenedTask) -> None:
     wrong = kernels.WRONG["keeps what is in its output"]
-    judged = softmax.judge.judge(wrong.written)
-    assert failed(judged.verdict) & wrong.checks, judged
+    evaluated = softmax.evaluator.evaluate(wrong.written)
+    assert failed(evaluated.verdict) & wrong.checks, evaluated
 
 
 @pytest.mark.skipif(not FENCED, reason="nothing can be confined on this machine")
 def test_the_process_of_a_kernel_is_confined(softmax: OpenedTask) -> None:
-    with running(softmax.task, built(softmax, kernels.softmax()), softmax.judge._shop, sets=2) as kernel:
+    with running(softmax.task, built(softmax, kernels.softmax()), softmax.evaluator._shop, sets=2) as kernel:
         status = Path(f"/proc/{kernel.pid}/status").read_text()
     facts = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert (facts["NoNewPrivs"], facts["Seccomp"]) == ("1", "2"), status

@@ -1,4 +1,4 @@
-"""Regions of any kind at any extents, cut from hand-made graphs: what tests judge kernels on."""
+"""Regions of any kind at any extents, cut from hand-made graphs: what tests evaluator kernels on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases in numbers that are remembered: many kernels are judged on the same ones, and the reference takes longest."""
+"""Cases in numbers that are remembered: many kernels run on the same ones, and the reference takes longest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Remembered:
         self._sets: dict[tuple[Region, DeclaredArithmetic, int], dict[Case, Drawn]] = {}
 
     def tools(self, region: Region, facts: DeclaredArithmetic, seed: int) -> Instruments:
-        """For one candidate: a case that another one was judged on is not drawn again."""
+        """For one candidate: a case that another one was evaluated on is not drawn again."""
         key = (region, facts, seed)
         known = self._sets[key] = self._sets.pop(key, {})
         while len(self._sets) > MOST:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from agentcompile.ir.graph import Graph
+import math
+
+from agentcompile.ir.graph import ITEM_BYTES, Graph, concrete
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Regime
 from agentcompile.ir.trial import Fallback
@@ -23,9 +25,18 @@ def in_pytorch(graph: Graph, context: int, *, batch: int = 1, tokens: int = 16, 
     return lower(graph, schedule(graph, cut, found.parts[0]), {}, {})
 
 
-def clashes(program: Program) -> list[tuple[str, str]]:
-    """Activations of which one is written where the other still lies; what is part of another counts as that one."""
+def clashes(program: Program, *, tokens: int = 1, room: int = 1) -> list[tuple[str, str]]:
+    """Activations of which one is written where the other still lies; what is part of another counts as that one.
+
+    A program for any number of tokens runs on `tokens` of them, in an arena with room for `room`.
+    """
     named = {buffer.name: buffer for buffer in program.buffers}
+    spans = {
+        name: range(
+            one.offset * room, one.offset * room + ITEM_BYTES[one.dtype] * math.prod(concrete(one.shape, tokens))
+        )
+        for name, one in named.items()
+    }
     lives: dict[str, list[int]] = {program.logits: [len(program.calls)]}
     for index, call in enumerate(program.calls):
         for name in call.uses:
@@ -33,11 +44,11 @@ def clashes(program: Program) -> list[tuple[str, str]]:
                 lives.setdefault(named[name].whole or name, []).append(index)
     found = []
     for one, mine in lives.items():
-        assert named[one].offset + named[one].nbytes <= program.arena_bytes
+        assert spans[one].stop <= program.arena_bytes * room
         for other, its in lives.items():
-            a, b = named[one], named[other]
+            a, b = spans[one], spans[other]
             together = min(mine) <= max(its) and min(its) <= max(mine)
-            if one < other and together and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes:
+            if one < other and together and a.start < b.stop and b.start < a.stop:
                 found.append((one, other))
     for buffer in program.buffers:
         if buffer.whole:

@@ -48,12 +48,15 @@ def choice_for(region: Region) -> Choice:
     return Kernel(candidate=candidate, source=source.digest, speedup=2.0, half_width=0.0)
 
 
-def plan_of(captured: Captured, context: int) -> Chunks:
-    """A prefill plan, for caches of `context` slots, that runs a kernel wherever a template serves."""
+def plan_of(captured: Captured, context: int, *, products: bool = True) -> Chunks:
+    """A prefill plan, for caches of `context` slots, that runs a kernel wherever a template serves.
+
+    Without `products`, all matrix products are left to PyTorch.
+    """
     regime = Regime(phase="prefill", context=(1, context))
     graph, tokens = graph_of(captured, regime, "cuda")
     cut = partition(graph, regime, tokens=tokens)
-    options = {region.id: tuple(_options(region)) for region in cut.regions}
+    options = {region.id: tuple(_options(region, products=products)) for region in cut.regions}
     found = cover(Problem(graph=graph, partition=cut, options={id: some for id, some in options.items() if some}))
     return Chunks(
         graph=captured.prefill,
@@ -65,9 +68,10 @@ def plan_of(captured: Captured, context: int) -> Chunks:
     )
 
 
-def _options(region: Region) -> Iterator[Option]:
+def _options(region: Region, *, products: bool) -> Iterator[Option]:
     kernel = choice_for(region)
-    if isinstance(kernel, Kernel):
+    multiplies = any(node.op == "linear" for node in region.body.nodes)
+    if isinstance(kernel, Kernel) and (products or not multiplies):
         yield Option(cost_ns=1.0, choice=kernel)
     if len(region.body.nodes) == 1:
         yield Option(cost_ns=10.0, choice=Fallback(reason="PyTorch"))

@@ -14,10 +14,11 @@ from agentcompile.ir.target import Target
 from agentcompile.ir.template import Params, Source, Template
 from agentcompile.materialize import specialise
 from agentcompile.ops.reference import DTYPES
-from agentcompile.runtime.native import Executor, Library, Program
+from agentcompile.runtime.native import Executor, Library, NativeProgram
 from agentcompile.system.probe import probe
 from agentcompile.system.store import Store
 from agentcompile.worker.launch import bind
+from agentcompile.worker.protocol import Implementation
 from tests.templates.shapes import Extents, any_chunk
 from tests.templates.suite import problems
 
@@ -45,6 +46,13 @@ inline __m512 emulated_dot(__m512 acc, __m512bh a, __m512bh b) {
     std::memcpy(&acc, sums, 64);
     return acc;
 }
+inline __m512 emulated_fused(__m512 a, __m512 b, __m512 c) {
+    float x[16], y[16], z[16];
+    std::memcpy(x, &a, 64), std::memcpy(y, &b, 64), std::memcpy(z, &c, 64);
+    for (int i = 0; i < 16; ++i) z[i] = __builtin_fmaf(x[i], y[i], z[i]);
+    std::memcpy(&c, z, 64);
+    return c;
+}
 struct emulated_halves { uint16_t bits[16]; };
 inline emulated_halves emulated_narrow(__m512 v) {
     uint32_t bits[16];
@@ -65,7 +73,47 @@ inline __m512i emulated_load(const void* p) {
     std::memcpy(&v, p, 64);
     return v;
 }
+inline float emulated_top(__m512 v) {
+    float lanes[16], top = -INFINITY;
+    std::memcpy(lanes, &v, 64);
+    for (float lane : lanes) top = lane > top ? lane : top;
+    return top;
+}
+inline __m512 emulated_max(__m512 a, __m512 b) {
+    float x[16], y[16];
+    std::memcpy(x, &a, 64), std::memcpy(y, &b, 64);
+    for (int i = 0; i < 16; ++i) y[i] = x[i] > y[i] ? x[i] : y[i];
+    std::memcpy(&b, y, 64);
+    return b;
+}
+inline __mmask16 emulated_compare(__m512 a, __m512 b, int not_less) {
+    float x[16], y[16];
+    std::memcpy(x, &a, 64), std::memcpy(y, &b, 64);
+    unsigned mask = 0;
+    for (int i = 0; i < 16; ++i) mask |= unsigned(!(x[i] < y[i])) << i;
+    return not_less == _CMP_NLT_UQ ? __mmask16(mask) : __mmask16(0);
+}
+inline __m512 emulated_scale(__mmask16 kept, __m512 a, __m512 powers) {
+    float x[16], n[16];
+    std::memcpy(x, &a, 64), std::memcpy(n, &powers, 64);
+    for (int i = 0; i < 16; ++i) x[i] = !(kept >> i & 1) ? 0.0f : n[i] != n[i] ? n[i] : std::ldexp(x[i], int(n[i]));
+    std::memcpy(&a, x, 64);
+    return a;
+}
+inline __m512i emulated_permute(__m512i a, __m512i places, __m512i b) {
+    uint16_t from[64], at[32], made[32];
+    std::memcpy(from, &a, 64), std::memcpy(from + 32, &b, 64), std::memcpy(at, &places, 64);
+    for (int i = 0; i < 32; ++i) made[i] = from[at[i] % 64];
+    std::memcpy(&a, made, 64);
+    return a;
+}
+#define _mm512_reduce_max_ps emulated_top
+#define _mm512_max_ps emulated_max
+#define _mm512_cmp_ps_mask emulated_compare
+#define _mm512_maskz_scalef_ps emulated_scale
+#define _mm512_permutex2var_epi16 emulated_permute
 #define _mm512_loadu_si512 emulated_load
+#define _mm512_fmadd_ps emulated_fused
 #define _mm512_reduce_add_ps emulated_reduce
 #define _mm512_dpbf16_ps emulated_dot
 #define _mm512_cvtneps_pbh emulated_narrow
@@ -83,6 +131,19 @@ class Built:
     source: Source
     binary: Binary
     library: Library
+
+    @property
+    def implementation(self) -> Implementation:
+        """What a worker is given of it."""
+        return Implementation(
+            label=self.template.id,
+            source=self.source,
+            binary=self.binary,
+            rounds=self.template.rounds,
+            accumulation=self.template.accumulation,
+            deterministic=self.template.deterministic,
+            layouts=self.template.layouts,
+        )
 
 
 class Workshop:
@@ -138,4 +199,4 @@ class Workshop:
             for name, dtype, count, _ in built.source.workspaces
         }
         every = {**buffers, **scratch, "count": torch.tensor([n])}
-        Program(self.executor(threads), bind(built.source, built.library, every)).run()
+        NativeProgram(self.executor(threads), bind(built.source, built.library, every)).run()

@@ -45,13 +45,15 @@ struct Gate {
     long bytes;
     int all;
 };
-// What the tensor cores multiply for a warpgroup: operands in shared memory, and the sums of a thread.
+// What the tensor cores multiply for a warpgroup: operands in shared memory, and the sums of a thread. A left operand in
+// registers is that of the thread's four lanes, and its right operand is turned.
 struct Product {
     float* sums;
     unsigned count;
     unsigned long long a, b;
-    bool add;
+    bool add, held;
     unsigned long group;
+    unsigned words[4][4];
 };
 struct Block;
 using Spot = void* [5];  // what the compiler's own jumps need; the library's keep much that nobody changes
@@ -71,7 +73,7 @@ constexpr unsigned MOST_SHARED = 232448, GUARD = 1024, MOST_FIXED = 48 << 10, RO
 struct Block {
     unsigned char* room;  // what a launch asks for, what nobody may touch, and what the kernel's text names
     Index index;
-    Meeting all, warps[MOST_THREADS / LANES];
+    Meeting all, warps[MOST_THREADS / LANES], four_warps[MOST_THREADS / LANES / 4], some[16];
     List<Gate> gates;
     List<Copied> coming;
     Thread threads[MOST_THREADS];
@@ -232,6 +234,8 @@ inline void bring_inputs() {
 }
 inline void begin(Block& block, Index index) {
     block.index = index, block.all = {}, block.gates.count = block.coming.count = 0;
+    for (Meeting& meeting : block.some) meeting = {};
+    for (Meeting& meeting : block.four_warps) meeting = {};
     memset(block.room, 0xff, launch.shared + GUARD);
     memset(block.room + MOST_SHARED + GUARD, 0xff, reserved);
     for (unsigned t = 0; t < launch.threads; ++t) {

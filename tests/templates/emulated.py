@@ -1,4 +1,4 @@
-"""A CUDA template on the host, under the suite that judges it on a device: its own text, compiled by the C++ compiler.
+"""A CUDA template on the host, under the suite that a device's kernels pass: its own text, compiled for C++.
 
 What only a device has stands in headers beside this (`emulated*.h`): threads are coroutines, and instructions are
 functions. So what is proved is the text's arithmetic of indices, its tails, its barriers and its copies; not what an
@@ -14,7 +14,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -22,7 +22,7 @@ import torch
 from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Params, Source, Template
+from agentcompile.ir.template import Launch, Params, Source, Template
 from agentcompile.materialize import specialise
 from tests.kernels.kept import kept
 from tests.templates.suite import failed, problems
@@ -54,7 +54,7 @@ INSTRUCTIONS = (
     ("mbarrier.try_wait.parity.shared::cta.b64", "await_gate"),
     ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint", "copy_bulk"),
     ("fence.mbarrier_init.release.cluster", "nothing"),
-    ("fence.proxy.async.shared::cta", "nothing"),
+    ("fence.proxy.async", "nothing"),
     ("createpolicy.fractional.L2::evict_", "policy"),
     ("prefetch.tensormap", "announce"),
     ("global.tile.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint", "copy_box_to_cluster"),
@@ -62,13 +62,17 @@ INSTRUCTIONS = (
     ("mbarrier.arrive.shared::cta.b64", "arrive_at_gate"),
     ("mbarrier.arrive.shared::cluster.b64", "arrive_in_block"),
     ("wgmma.fence.sync.aligned", "nothing"),
+    ("p, 1, 1, 1;", "multiply_held"),  # the left operand in registers, the right one turned
     ("wgmma.mma_async.sync.aligned.m64n", "multiply_tile"),
     ("wgmma.commit_group.sync.aligned", "end_products"),
     ("wgmma.wait_group.sync.aligned", "await_products"),
+    ("setmaxnreg.", "nothing"),
+    ("bar.sync", "meet_some"),
     ("barrier.cluster.arrive.relaxed.aligned;\\n\\tbarrier.cluster.wait.aligned", "meet_cluster"),
     ("barrier.cluster.arrive.release.aligned;\\n\\tbarrier.cluster.wait.acquire.aligned", "meet_cluster"),
     ("barrier.cluster.arrive.release.aligned", "arrive_in_cluster"),
     ("barrier.cluster.wait.acquire.aligned", "await_cluster"),
+    ("ld.shared::cluster.v4.f32", "read_four_of_block"),
     ("mapa.shared::cluster.u32", "read_of_block"),
 )
 """The functions of the headers; of an instruction that two of these are in, the first is taken."""
@@ -76,13 +80,14 @@ STRING = r'"(?:[^"\\]|\\.)*"'
 FLAGS = ["-std=c++20", "-O1", "-march=native", "-ffp-contract=off", "-w", "-shared", "-fPIC", "-fno-gnu-unique"]
 """Unique symbols would give one library's shared memory to the next that is loaded."""
 LAUNCH = """
-static kernel::{entry}_args args;
-extern "C" const char* launch(
+static kernel::{entry}_args {entry}_given;
+extern "C" const char* launch_{entry}(
     void** pointers, const unsigned* grid, unsigned threads, unsigned shared, int backwards,
     const host::Input* inputs, unsigned count) {{
-    memcpy(&args, pointers, sizeof(args));
+    memcpy(&{entry}_given, pointers, sizeof({entry}_given));
     return host::run({{
-        [] {{ kernel::{entry}(args); }}, grid, threads, shared, kernel::blocks_of_cluster, backwards, inputs, count}});
+        [] {{ kernel::{entry}({entry}_given); }},
+        grid, threads, shared, kernel::blocks_of_cluster, backwards, inputs, count}});
 }}
 """
 
@@ -95,19 +100,24 @@ class Input(ctypes.Structure):
 
 @dataclass
 class Kernel:
-    """A source with one launch, compiled; what its launches did that no device allows is in `wrong`."""
+    """A source, compiled; what its launches did that no device allows is in `wrong`."""
 
     source: Source
     library: ctypes.CDLL
     wrong: list[str] = field(default_factory=list)
 
     def run(self, buffers: Mapping[str, torch.Tensor], late: tuple[str, ...] = (), *, backwards: bool = False) -> None:
-        """One launch. Buffers named in `late` are not there before the kernel waits for them.
+        """All launches in turn. Buffers named in `late` are not there before a kernel waits for them.
 
         Threads, warps and blocks take their turns from the first one on and copies arrive as late as they may; or
         `backwards`, from the last one on, and copies arrive at once.
         """
-        (launch,) = self.source.launches
+        for launch in self.source.launches:
+            self._launch(launch, buffers, tuple(name for name in late if name not in launch.early), backwards)
+
+    def _launch(
+        self, launch: Launch, buffers: Mapping[str, torch.Tensor], late: tuple[str, ...], backwards: bool
+    ) -> None:
         flat = [buffers[name].data_ptr() if name else None for name in launch.arguments]
         flat += [None] * (-len(flat) % 8 if launch.maps else 0)
         for one in launch.maps:
@@ -117,7 +127,9 @@ class Kernel:
         grid = [int(extent) for extent in (*launch.grid, "1", "1")[:3]]
         assert len(launch.block) == 1
         assert int(launch.block[0]) % 32 == 0
-        said = self.library.launch(
+        run = getattr(self.library, f"launch_{launch.entry}")
+        run.restype = ctypes.c_char_p
+        said = run(
             (ctypes.c_void_p * len(flat))(*flat),
             (ctypes.c_uint * 3)(*grid),
             int(launch.block[0]),
@@ -130,19 +142,26 @@ class Kernel:
             self.wrong.append(said.decode())
 
 
-def faults(template: Template, made: Region, params: Params, folder: Path) -> list[str]:
-    """Failed checks of the suite, as text, and what no device allows.
+def planted(template: Template, file: str, right: str, wrong: str) -> Template:
+    """The template with a fault, in its kernel or in a header of it."""
+    texts = {template.source_name: template.source, **dict(template.includes)}
+    assert texts[file].count(right) == 1, right
+    texts[file] = texts[file].replace(right, wrong)
+    includes = tuple((name, texts[name]) for name, _ in template.includes)
+    return replace(template, source=texts[template.source_name], includes=includes)
+
+
+def faults(template: Template, made: Region, params: Params, folder: Path, threads: int = TARGET.threads) -> list[str]:
+    """Failed checks of the suite on a device of so many multiprocessors, as text, and what no device allows.
 
     Every other launch takes its turns from the end. The suite launches each case twice or more, and wants the same
     bits: so every case runs both ways, and none of the ways gives what the other does not.
     """
-    assert problems(made, template, params, TARGET) == ()
-    source = specialise(template, made, params, TARGET)
-    (launch,) = source.launches
+    target = replace(TARGET, threads=threads)
+    assert problems(made, template, params, target) == ()
+    source = specialise(template, made, params, target)
     kernel = compiled(source, folder)
-    late = tuple(
-        port.name for port in made.ports if port.role in ("activation", "state") and port.family not in launch.early
-    )
+    late = tuple(port.name for port in made.ports if port.role in ("activation", "state"))
     turns = itertools.cycle((False, True))
 
     def run(buffers: Mapping[str, torch.Tensor]) -> None:
@@ -152,11 +171,11 @@ def faults(template: Template, made: Region, params: Params, folder: Path) -> li
 
 
 def compiled(source: Source, folder: Path) -> Kernel:
-    """The kernel as a library with a `launch` of pointers, blocks and threads."""
-    (launch,) = source.launches
+    """The kernels as a library with a function for each launch, of pointers, blocks and threads."""
+    launches = "".join(LAUNCH.format(entry=launch.entry) for launch in source.launches)
     whole = (
         f'#include "{HERE}/emulated.h"\n#include "{HERE}/emulated_device.h"\n#include "{HERE}/emulated_tensor.h"\n'
-        f"namespace kernel {{\n{on_host(source.text)}}}\n{LAUNCH.format(entry=launch.entry)}"
+        f"namespace kernel {{\n{on_host(source.text)}}}\n{launches}"
     )
     headers = "".join(path.read_text() for path in sorted(HERE.glob("emulated*.h")))
     name = digest("emulated/3", whole + headers, FLAGS, os.environ.get("CXX_KNOWN", ""), _processor())
@@ -171,9 +190,7 @@ def compiled(source: Source, folder: Path) -> Kernel:
         return library.read_bytes()
 
     made = kept(name, built)
-    found = ctypes.CDLL(str(made if isinstance(made, Path) else library))
-    found.launch.restype = ctypes.c_char_p
-    return Kernel(source, found)
+    return Kernel(source, ctypes.CDLL(str(made if isinstance(made, Path) else library)))
 
 
 @functools.cache

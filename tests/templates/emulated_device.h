@@ -106,6 +106,7 @@ template <class T> T atomicExch(T* at, T v) {
 namespace ptx {
 using Bits = unsigned short;
 inline void nothing() {}
+inline void meet_some(unsigned barrier, unsigned threads) { host::meet(host::current->block->some[barrier], threads); }
 inline void inputs_there() {
     host::meet(host::started, host::launch.cluster * host::launch.threads);
     host::bring_inputs();
@@ -231,5 +232,11 @@ template <class T> void read_of_block(T& to, unsigned address, unsigned rank) {
     for (unsigned t = 0; there && t < host::launch.threads; ++t)
         if (!block.threads[t].done) return void(memcpy(&to, block.room + address, sizeof(T)));
     host::wrong("the shared memory of a block is read that has ended");
+}
+inline void read_four_of_block(float& a, float& b, float& c, float& d, unsigned address, unsigned rank) {
+    if (address % 16) host::wrong("16 bytes are read at no multiple of 16");
+    float four[4];
+    read_of_block(four, address, rank);
+    a = four[0], b = four[1], c = four[2], d = four[3];
 }
 }  // namespace ptx

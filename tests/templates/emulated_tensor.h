@@ -55,19 +55,50 @@ inline void arrive_in_block(unsigned at, unsigned rank) {
     arrive_at(host::blocks[rank], at);
 }
 
-// Element `column` of row `row` of an operand whose descriptor this is.
-inline double element(unsigned long long operand, unsigned row, unsigned column) {
+// An element of an operand whose descriptor this is, by its distance in bytes from where that begins, unswizzled.
+inline double element_at(unsigned long long operand, unsigned distance) {
     if (operand >> 32 != (1ull << 30 | 64)) host::wrong("an operand is described in a way that is not emulated");
-    const unsigned address = swizzled(unsigned(operand & 0x3fff) * 16 + row * 128 + column * 2);
+    const unsigned address = swizzled(unsigned(operand & 0x3fff) * 16 + distance);
     Bits bits;
     memcpy(&bits, host::current->block->room + address, sizeof(bits));
     return float_of_bf16(bits);
+}
+// Element `column` of row `row` of an operand whose descriptor this is.
+inline double element(unsigned long long operand, unsigned row, unsigned column) {
+    return element_at(operand, row * 128 + column * 2);
+}
+// The same of a right operand that is turned: its rows are columns in memory, 64 of them in a group.
+inline double turned_element(unsigned long long operand, unsigned row, unsigned column) {
+    const unsigned apart = unsigned(operand >> 16 & 0x3fff) * 16;  // of groups
+    return element_at(operand, row / 64 * apart + column * 128 + row % 64 * 2);
+}
+// Element `column` of row 0 or 8 of a lane's rows, of a left operand in the registers of four lanes.
+inline double held_element(const host::Product& one, unsigned lower, unsigned column) {
+    const unsigned word = one.words[column % 8 / 2][column / 8 * 2 + lower];
+    return float_of_bf16(word >> column % 2 * 16 & 0xffff);
+}
+struct Quad {
+    unsigned words[4];
+};
+template <class... A> void multiply_held(float& sum, A&&... rest) {
+    constexpr unsigned COUNT = sizeof...(rest) - 5;
+    const unsigned long long last[] = {(unsigned long long)(rest)...};
+    host::Thread& mine = *host::current;
+    host::Product made = {&sum, COUNT, 0, last[COUNT + 3], last[COUNT + 4] != 0, true, mine.product_groups, {}};
+    const Quad own = {{unsigned(last[COUNT - 1]), unsigned(last[COUNT]), unsigned(last[COUNT + 1]), unsigned(last[COUNT + 2])}};
+    host::together(own, [&](const Quad* all) {
+        for (unsigned q = 0; q < 4; ++q)
+            for (unsigned i = 0; i < 4; ++i) made.words[q][i] = all[host::lane() / 4 * 4 + q].words[i];
+        return 0;
+    });
+    mine.products.push(made);
 }
 template <class... A> void multiply_tile(float& sum, A&&... rest) {
     constexpr unsigned COUNT = sizeof...(rest) - 2;
     const unsigned long long last[] = {(unsigned long long)(rest)...};
     host::Thread& mine = *host::current;
-    mine.products.push({&sum, COUNT, last[COUNT - 1], last[COUNT], last[COUNT + 1] != 0, mine.product_groups});
+    mine.products.push(
+        {&sum, COUNT, last[COUNT - 1], last[COUNT], last[COUNT + 1] != 0, false, mine.product_groups, {}});
 }
 inline void end_products() { ++host::current->product_groups; }
 inline void await_products(unsigned pending) {
@@ -79,10 +110,13 @@ inline void await_products(unsigned pending) {
             const unsigned row = host::warp() % 4 * 16 + host::lane() / 4 + i % 4 / 2 * 8;
             const unsigned column = i / 4 * 8 + host::lane() % 4 * 2 + i % 2;
             double total = one.add ? one.sums[i] : 0.0;
-            for (unsigned k = 0; k < 16; ++k) total += element(one.a, row, k) * element(one.b, column, k);
+            for (unsigned k = 0; k < 16; ++k)
+                total += one.held ? held_element(one, i % 4 / 2, k) * turned_element(one.b, column, k)
+                                  : element(one.a, row, k) * element(one.b, column, k);
             one.sums[i] = float(total);
         }
     }
     mine.products.drop(made);
+    if (made) host::meet(mine.block->four_warps[host::warp() / 4], 4 * host::LANES);  // their products end together
 }
 }  // namespace ptx

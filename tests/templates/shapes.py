@@ -40,10 +40,10 @@ class Extents:
         return "T" if self.tokens else 1
 
 
-def region(kind: str, at: Extents) -> Region:
-    """The region of `kind` at these extents."""
-    if at.tokens or kind in CHUNK_KINDS:
-        return _of_chunk(kind, replace(at, tokens=at.tokens or CHUNK))
+def region(kind: str, at: Extents, *, within: str = "") -> Region:
+    """The region of `kind` at these extents, or the one inside the operators of another kind."""
+    if at.tokens or kind in CHUNK_KINDS or kind in _ANY_CHUNK_MAKERS:
+        return _of_chunk(kind, replace(at, tokens=at.tokens or CHUNK), within or kind)
     build = Builder("decode", at.dtype)
     outputs = _MAKERS[kind](build, at)
     graph = batched(build.graph(**outputs), at.batch)
@@ -60,9 +60,9 @@ def any_chunk(kind: str, at: Extents) -> Region:
     return next(region for region in partition(graph, regime, tokens=at.tokens).regions if region.kind == kind)
 
 
-def _of_chunk(kind: str, at: Extents) -> Region:
+def _of_chunk(kind: str, at: Extents, within: str) -> Region:
     build = Builder("prefill", at.dtype)
-    outputs = {**_MAKERS, **_CHUNK_MAKERS}[kind](build, at)
+    outputs = {**_MAKERS, **_CHUNK_MAKERS, **_ANY_CHUNK_MAKERS}[within](build, at)
     regime = Regime(phase="prefill", context=(1, at.context))
     found = partition(at_tokens(build.graph(**outputs), at.tokens), regime, tokens=at.tokens)
     return next(region for region in found.regions if region.kind == kind)
@@ -253,7 +253,7 @@ _ANY_CHUNK_MAKERS: dict[str, Callable[[Builder, Extents], dict[str, str]]] = {
     "last-rmsnorm-linear": _last,
     "heads-linear-residual": _heads_residual,
 }
-"""Those of a prefill on a CPU, whose kernels serve chunks of any length."""
+"""Those of a prefill whose kernels serve chunks of any length on a CPU."""
 
 KINDS: tuple[str, ...] = tuple(_MAKERS)
 """Every kind of a decode step that `region` can make."""

@@ -22,6 +22,7 @@ from agentcompile.system.store import Store
 from agentcompile.validate import DeclaredArithmetic, validate
 from agentcompile.validate.production import House, Late
 from agentcompile.validate.rig import Run
+from agentcompile.validate.tolerance import Depth
 from tests.kernels.remembered import Remembered
 from tests.templates.shapes import CHUNK, CHUNK_KINDS, Extents, region
 
@@ -130,6 +131,7 @@ def failed(
     house: House | None = None,
     late: Late | None = None,
     remembered: Remembered | None = None,
+    depth: Depth = "search",
 ) -> list[str]:
     """Failed checks of the correctness suite, as text; on cases that are drawn once where others are `remembered`."""
     declared = DeclaredArithmetic(
@@ -141,6 +143,6 @@ def failed(
     )
     tools = (remembered or Remembered()).tools(made, declared, seed=7)
     report = validate(
-        made, declared, run, seed=7, repeats=3, depth="search", fences=fences, house=house, late=late, tools=tools
+        made, declared, run, seed=7, repeats=3, depth=depth, fences=fences, house=house, late=late, tools=tools
     )
     return [f"{c.name}: {c.measured:.3g} > {c.allowed:.3g} {c.detail}" for c in report.checks if not c.ok]

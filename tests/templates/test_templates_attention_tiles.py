@@ -102,7 +102,7 @@ GROUPS = "const long from = first / DEEP, to = (last + DEEP - 1) / DEEP;"
 ZIPPED = "row(v, slot, here, panel) | row(v, slot + 1, here, panel) << 16"
 TOP, KEEP = (
     "next == -INFINITY ? 0.0f : next;\n        const",
-    "next == top ? 1.0f : std::exp(top - shift);\n        total",
+    "next == top ? 1.0f : std::exp(top - shift);\n        vf sum",
 )
 PLANTED = {
     "no maximum is subtracted": (TOP, TOP.replace("next == -INFINITY ? 0.0f : next", "0.0f")),
@@ -110,7 +110,7 @@ PLANTED = {
     "the last group of slots is missing": (GROUPS, GROUPS.replace("(last + DEEP - 1)", "last")),
     "the second half of the rows is missing": ("if (some > 16) score<2>", "if (some > 64) score<2>"),
     "slots of a pair are swapped": (ZIPPED, "row(v, slot + 1, here, panel) | row(v, slot, here, panel) << 16"),
-    "unseen slots keep a weight": ("made = seen(i) ? made : vf{};", "made = made;"),
+    "unseen slots keep a weight": ("left = seen(i) ? all(i) : vf{}", "left = all(i)"),
 }
 
 

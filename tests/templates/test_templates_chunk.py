@@ -11,7 +11,6 @@ from agentcompile.ir.region import Port
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.ops.reference import DTYPES
 from agentcompile.worker.launch import runner
-from agentcompile.worker.protocol import Implementation
 from tests.templates.chunked import TOKENS, Built, Workshop
 from tests.templates.shapes import Extents
 from tests.templates.suite import BIASED, CATALOG, failed
@@ -60,15 +59,7 @@ def built_of(workshop: Workshop, id: str, dtype: DType) -> Built:
 @pytest.mark.parametrize(("id", "dtype"), [*CASES, *((id, dtype) for id in ATTENTION for dtype in DTYPE)])
 def test_one_binary_passes_the_suite_at_several_lengths(workshop: Workshop, id: str, dtype: DType) -> None:
     built = built_of(workshop, id, dtype)
-    implementation = Implementation(
-        label=id,
-        source=built.source,
-        binary=built.binary,
-        rounds=built.template.rounds,
-        accumulation=built.template.accumulation,
-        deterministic=built.template.deterministic,
-        layouts=built.template.layouts,
-    )
+    implementation = built.implementation
     for n in (1, 33) if id in ATTENTION else (1, TOKENS):  # the reference of attention takes long
         here = at_length(built.region, n)
         run = runner(implementation, here, workshop.executor(2))

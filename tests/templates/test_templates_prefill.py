@@ -13,19 +13,21 @@ from agentcompile.ir.template import Params, Template
 from agentcompile.materialize import specialise
 from tests.kernels.kept import cubin
 from tests.templates.shapes import CHUNK_KINDS, Extents, region
-from tests.templates.suite import CATALOG, gpu, legal, problems
+from tests.templates.suite import CATALOG, FAMILIES, gpu, legal, problems
 
 OURS = [t for t in CATALOG.templates if t.language == "cuda" and "prefill" in t.phases]
 ARCHS = ("sm_80", "sm_90", "sm_90a", "sm_100")
 CASES = [(t.id, arch, dtype) for t in OURS for arch in ARCHS for dtype in t.dtypes if arch in t.arch]
 WIDTHS = [(64, 16), (72, 48), (256, 80), (4096, 128), (8192, 256)]
 """Of a row and of a head."""
+HEADS = [(4096, 64), (4096, 128)]
+"""The same of attention on tensor cores, which takes heads of no other width."""
 
 
 def chunk(template: Template, dtype: DType, hidden: int = 1024, head_dim: int = 128, tokens: int = 128) -> Region:
     extents = Extents(
         hidden=hidden,
-        rows=(3 * hidden,),
+        rows=(2 * hidden, hidden // 2, hidden // 2) if template.region in FAMILIES else (3 * hidden,),
         q_heads=6,
         kv_heads=2,
         head_dim=head_dim,
@@ -60,8 +62,10 @@ def test_the_default_compiles_for_every_architecture(id: str, arch: str, dtype: 
     compiled(template, chunk(template, dtype), template.defaults, arch)
 
 
-@pytest.mark.parametrize("id", [template.id for template in OURS])
-@pytest.mark.parametrize(("hidden", "head_dim"), WIDTHS)
+@pytest.mark.parametrize(
+    ("id", "hidden", "head_dim"),
+    [(template.id, *width) for template in OURS for width in (HEADS if "attention" in template.region else WIDTHS)],
+)
 def test_the_default_compiles_at_every_width(id: str, hidden: int, head_dim: int) -> None:
     template = CATALOG.get(id)
     for dtype in template.dtypes[:1] + template.dtypes[2:]:
@@ -88,9 +92,9 @@ def test_a_launch_covers_every_token_of_a_chunk(tokens: int) -> None:
     grids = {}
     for template in OURS:
         made = chunk(template, "bf16", tokens=tokens)
-        (launch,) = specialise(template, made, template.defaults, gpu("sm_90a")).launches
-        grids[template.id] = launch.grid
-    assert grids["rope-append/heads"] == grids["qknorm-rope-append/heads"] == (str(tokens), "1")
+        grids[template.id] = specialise(template, made, template.defaults, gpu("sm_90a")).launches[0].grid
+    appends = {grid for id, grid in grids.items() if "rope" in id}  # on its own, or before the attention
+    assert appends == {(str(tokens), "1")}
     assert grids["add-rmsnorm/block"] == (str(tokens),)
     assert grids["add/flat"] == (str(-(-tokens * 3 * 1024 // 2048)),)
 

@@ -17,7 +17,7 @@ from agentcompile.ir.template import Params
 from agentcompile.materialize import specialise
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.ops.reference import DTYPES
-from agentcompile.runtime.native import Program
+from agentcompile.runtime.native import NativeProgram
 from agentcompile.space import Space
 from agentcompile.worker.launch import bind, runner
 from agentcompile.worker.protocol import Implementation
@@ -140,7 +140,7 @@ def run(workshop: Workshop, built: Built, drawn: Drawn, begin: int, n: int, thre
         for name, dtype, count, _ in built.source.workspaces
     }
     every = {**buffers, **made, **scratch, "count": torch.tensor([n])}
-    Program(workshop.executor(threads), bind(built.source, built.library, every)).run()
+    NativeProgram(workshop.executor(threads), bind(built.source, built.library, every)).run()
     for name, buffer in (*made.items(), *scratch.items()):
         assert buffer[-GUARD:].isnan().all(), f"it wrote behind {name}"
     return {name: buffer[:-GUARD].view(n, -1) for name, buffer in made.items()}

@@ -33,7 +33,7 @@ TARGET = Target(
     threads=2,
     cache_bytes=(32 << 10, 1 << 20, 32 << 20),
 )
-DIMS = {"hidden": 64, "rows": 96, "vocab": 96, "context": 64, "head_dim": 32, "q_heads": 4, "kv_heads": 2, "groups": 4}
+DIMS = {"hidden": 64, "rows": 96, "vocab": 96, "context": 64, "head_dim": 64, "q_heads": 4, "kv_heads": 2, "groups": 4}
 
 
 def region_of(kind: KindFacts, dtype: DType) -> Region:

@@ -13,7 +13,7 @@ from agentcompile.tui.ink import Ink
 from agentcompile.tui.refine_session import RefineSession, RunVerb, run_verb
 
 from agentcompile.agents.folder import JOURNAL, Asked, SessionFolder, Subject
-from agentcompile.agents.journal import Entry, Journal, Opened, Refused
+from agentcompile.agents.journal import Entry, Opened, Refused, SessionJournal
 from agentcompile.agents.tree import Node, RoleStep
 from agentcompile.events import Event, RunFailed, RunFinished, RunStarted
 from agentcompile.ir.advice import Usage
@@ -97,7 +97,7 @@ def folder(
 
 def append(made: SessionFolder, *entries: Entry) -> None:
     """Let a tree grow."""
-    with Journal(made.path / JOURNAL) as journal:
+    with SessionJournal(made.path / JOURNAL) as journal:
         for entry in entries:
             journal.append(entry)
 

@@ -296,7 +296,7 @@ def test_a_candidate_whose_domains_are_not_recorded_is_not_edited_here(known: Sc
     assert "does not record which values" in told.message
 
 
-def test_a_candidate_is_judged_again(known: Scene) -> None:
+def test_a_candidate_is_evaluated_again(known: Scene) -> None:
     here = live(known)
     (effect,) = typed(here, View(mode="tune"), "r").effects
     assert effect == Send(command=Rerun(candidate=key_of(here, View(mode="tune"), "tune")))

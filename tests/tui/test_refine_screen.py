@@ -149,10 +149,10 @@ def test_a_text_that_is_too_long_says_that_it_is_cut(attacked: RefineSession) ->
 @pytest.mark.parametrize(
     ("entries", "events", "words"),
     [
-        ((), (), ("‖ interrupted", "No attempt yet.", "Go on with: agentcompile refine --resume --run-dir run")),
+        ((), (), ("‖ interrupted", "No attempt yet.", "Resume with: agentcompile refine --resume --run-dir run")),
         ((OPENED,), FINISHED[:1], ("0 of 12 attempts   no attempt is finished yet", "0          ◆ reference")),
         ((OPENED, made(1, 0)), FINISHED[:1], ("1 of 12 attempts   no kernel passed every gate yet",)),
-        (TREE, FINISHED[:1], ("‖ interrupted", "Interrupted. Go on with: agentcompile refine --resume --run-dir run")),
+        (TREE, FINISHED[:1], ("‖ interrupted", "Interrupted. Resume with: agentcompile refine --resume --run-dir run")),
         (TREE, STOPPED, ("‖ stopped", "stopped by a signal", "agentcompile refine --resume --run-dir run")),
         ((), FAILED, ("✗ failed", "no region is called that; regions: mul, add")),
         (TREE, FINISHED, ("✓ finished", "Node 4 is admissible: P makes it a")),
@@ -160,7 +160,7 @@ def test_a_text_that_is_too_long_says_that_it_is_cut(attacked: RefineSession) ->
         (
             TREE,
             (*FINISHED[:1], RunFinished(detail=BY_A_PERSON)),
-            ("‖ stopped", "A person stopped it. Go on with: agentcompile"),
+            ("‖ stopped", "Stopped by user. Resume with: agentcompile"),
         ),
     ],
     ids=["unopened", "opened", "no-kernel", "interrupted", "signalled", "failed", "finished", "in-vain", "stopped"],
@@ -182,13 +182,13 @@ def test_a_session_that_a_process_works_on_says_what_it_does(here_in: Path) -> N
         one.introduce(SUBJECT, CONTRACT)
         append(one, OPENED)
         assert "● running" in text(opened(one, unused))
-        assert "The first attempt is under way." in text(opened(one, unused))
+        assert "The first attempt is running." in text(opened(one, unused))
         append(one, *TREE[1:3])
         assert "The last attempt made node 2 from node 1: ● admissible, 600 ns, 1.50×." in text(opened(one, unused))
         append(one, TREE[3])
         assert "The last attempt, from node 2, was refused: code: line 1" in text(opened(one, unused))
         journal.append(Steered(what="pause"))
-        assert "Paused before the next attempt: space lets it go on." in text(opened(one, unused))
+        assert "Paused before the next attempt: space resumes it." in text(opened(one, unused))
 
 
 def said(known: RefineSession, *keys: str) -> str:
@@ -219,7 +219,7 @@ def test_a_live_session_is_paused_resumed_pruned_and_stopped_through_its_folder(
         goes_on = "agentcompile refine --resume --run-dir run"
         assert "No further attempt is made." in pressed(known, "S")
         assert taken(one) == [("prune", 2)]
-        assert said(known, "enter") == f"The session ends after its attempt; go on with: {goes_on}."
+        assert said(known, "enter") == f"The session ends after its attempt; resume with: {goes_on}."
         assert said(known, "S") == "S: It ends after its attempt already."
         assert taken(one) == [("stop", 0)]
 
@@ -228,7 +228,7 @@ def test_a_session_that_nobody_works_on_names_the_command_that_goes_on_and_is_pr
     one = folder(here_in)
     known = opened(one, unused)
     for key in ("space", "S", "Q"):
-        why = "No process works on this session; go on with it: agentcompile refine --resume --run-dir run"
+        why = "No process works on this session; resume it: agentcompile refine --resume --run-dir run"
         assert said(known, key) == f"{key}: {why}"
     assert taken(one) == []
     known.view = replace(known.view, candidate="2")
@@ -337,7 +337,7 @@ def test_a_session_is_stopped_in_the_middle_of_its_attempt_and_the_app_leaves(he
     assert child.stdout.readline() == "held\n"
     asks = opened(one, unused)
     assert asks.key("Q", "Q") == ()
-    assert "Lost: the attempt that is under way" in text(asks)
+    assert "Lost: the attempt that is running" in text(asks)
     (effect,) = asks.key("enter", "")
     assert effect == Steer(what="stop-now")
     known = opened(one, unused)

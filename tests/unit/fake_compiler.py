@@ -1,4 +1,4 @@
-"""A compiler that judges nothing: it works on a run until somebody stops it, and heeds what a person asks of it.
+"""A compiler that evaluates nothing: it works on a run until somebody stops it, and does what a person asks of it.
 
 Called as ``python fake_compiler.py RUN [--resume]``; it serves the run's socket as the real one does.
 """

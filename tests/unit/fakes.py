@@ -150,8 +150,8 @@ def measured(
 RIGHT = NumericReport(checks=(), error_ratio=1.0, cases=1, repeats=16)
 
 
-class RecordedJudge:
-    """Judges by a table of true log ratios by label, with noise that shrinks with the rounds; others fail to build."""
+class RecordedEvaluator:
+    """Answers by a table of true log ratios by label, with noise that shrinks with the rounds; others fail to build."""
 
     def __init__(self, truth: Mapping[str, float], *, noise: float = 0.0, seed: int = 0) -> None:
         self.truth = truth
@@ -159,7 +159,7 @@ class RecordedJudge:
         self.generator = random.Random(seed)
         self.asked: list[tuple[str, int]] = []
 
-    def judge(self, candidates: Sequence[Candidate], rounds: int) -> list[Trial]:
+    def evaluate(self, candidates: Sequence[Candidate], rounds: int) -> list[Trial]:
         """One search trial for each candidate."""
         trials = []
         for candidate in candidates:

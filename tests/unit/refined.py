@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentcompile.advice.client import Unanswered
-from agentcompile.advice.wire import Ask, Reply
+from agentcompile.advice.wire import ModelRequest, Reply
 from agentcompile.agents.agents import Said
 from agentcompile.agents.journal import Entry
 from agentcompile.agents.prompts import RolePrompt
 from agentcompile.agents.rules import CONTRACT_BEGINS, CONTRACT_ENDS
 from agentcompile.agents.tree import Node, RoleStep
 from agentcompile.ir.advice import Usage
-from agentcompile.ir.attempt import Contract, Judged, Role, Written
+from agentcompile.ir.attempt import Contract, Evaluated, Role, Written
 from agentcompile.ir.digest import digest
 from agentcompile.ir.trial import BuildFailed, Verdict
 from tests.unit.fakes import measured
@@ -107,18 +107,18 @@ def draft(kernel: str, **more: Any) -> str:
 
 
 class Gate:
-    """A judge whose kernels say on their first line what becomes of them: a time in ns, or anything else to fail."""
+    """Does as kernels say on their first line: that is a time in ns, or anything else to fail."""
 
     def __init__(self) -> None:
-        self.judged: list[Written] = []
+        self.evaluated: list[Written] = []
 
-    def judge(self, written: Written) -> Judged:
-        """Judge by the first line."""
-        self.judged.append(written)
+    def evaluate(self, written: Written) -> Evaluated:
+        """AttemptEvaluator by the first line."""
+        self.evaluated.append(written)
         first = written.kernel.partition("\n")[0]
         if first.removeprefix("// ").isdigit():
-            return Judged(verdict=RAN, ns=float(first.removeprefix("// ")), feedback={"over_floor": 2.5})
-        return Judged(verdict=BROKEN, feedback={"log": f"no such thing as {first}"})
+            return Evaluated(verdict=RAN, ns=float(first.removeprefix("// ")), feedback={"over_floor": 2.5})
+        return Evaluated(verdict=BROKEN, feedback={"log": f"no such thing as {first}"})
 
 
 class Script:
@@ -150,9 +150,9 @@ class Wires:
 
     def __init__(self, answer: Callable[[dict[str, Any]], str]) -> None:
         self._answer = answer
-        self.asks: list[Ask] = []
+        self.asks: list[ModelRequest] = []
 
-    def send(self, ask: Ask) -> Reply:
+    def send(self, ask: ModelRequest) -> Reply:
         """Answer."""
         self.asks.append(ask)
         usage = Usage(prompt_tokens=100, completion_tokens=10)

@@ -1,4 +1,4 @@
-"""A space with one summit, a judge and a scripted model for tests of the search in rounds."""
+"""A space with one summit, an evaluator and a scripted model for tests of the search in rounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agentcompile.ir.advice import Advice
-from agentcompile.ir.search_events import Node
+from agentcompile.ir.search_events import ProposalNode
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Trial
 from agentcompile.search import Budget, SearchTask
@@ -40,8 +40,8 @@ def smooth() -> dict[str, float]:
 
 
 @dataclass(kw_only=True)
-class Judge:
-    """Judges by a table; noise depends on candidate and rounds alone, and some fail when they are timed again."""
+class AttemptEvaluator:
+    """Answers by a table; noise depends on candidate and rounds alone, and some fail when they are timed again."""
 
     table: Mapping[str, float]
     noise: float = 0.0
@@ -49,7 +49,7 @@ class Judge:
     """Labels that fail when they are timed for longer than so many rounds."""
     log: list[Any] = field(default_factory=list)
 
-    def judge(self, candidates: Sequence[Candidate], rounds: int) -> list[Trial]:
+    def evaluate(self, candidates: Sequence[Candidate], rounds: int) -> list[Trial]:
         self.log.append((rounds, tuple(one.label for one in candidates)))
         return [self._trial(one, rounds) for one in candidates]
 
@@ -64,22 +64,22 @@ class Judge:
 class Search:
     """A search to its end: the nodes of each proposal with its rounds, and all trials."""
 
-    proposals: list[tuple[int, tuple[Node, ...]]]
+    proposals: list[tuple[int, tuple[ProposalNode, ...]]]
     trials: list[Trial]
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[ProposalNode]:
         """What was proposed for the first time."""
         return [node for _, nodes in self.proposals for node in nodes if node.origin != "timed-again"]
 
     @property
-    def rounds(self) -> list[list[Node]]:
+    def rounds(self) -> list[list[ProposalNode]]:
         """The proposals of candidates that were not tried before."""
         return [list(nodes) for _, nodes in self.proposals if nodes[0].origin != "timed-again"]
 
 
 def search(
-    judge: Judge,
+    evaluator: AttemptEvaluator,
     consult: Consult | None = None,
     *,
     candidates: Sequence[Candidate] = WIDE,
@@ -93,7 +93,7 @@ def search(
     while (proposal := strategy.propose(task, found.trials, budget)).candidates:
         assert [node.candidate for node in proposal.nodes] == [one.id for one in proposal.candidates]
         found.proposals.append((proposal.rounds, proposal.nodes))
-        found.trials += judge.judge(proposal.candidates, proposal.rounds)
+        found.trials += evaluator.evaluate(proposal.candidates, proposal.rounds)
         assert len(found.trials) < 10_000, "the search does not end"
     return found
 

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 from agentcompile.events import Event, Proposed, TrialFinished
-from agentcompile.ir.search_events import Node, Transformation
+from agentcompile.ir.search_events import ProposalNode, Transformation
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Cancelled, Disturbed, Incorrect, NumericReport, Trial, Verdict
 from tests.unit import runs
@@ -24,13 +24,13 @@ def point(*values: int, template: str = "linear/rows") -> Candidate:
     return replace(runs.candidate(), template=template, params=tuple(zip(VALUES, values, strict=False)))
 
 
-def node(candidate: Candidate, origin: str = "order", parent: Candidate | None = None, *trace: object) -> Node:
-    return Node(
+def node(candidate: Candidate, origin: str = "order", parent: Candidate | None = None, *trace: object) -> ProposalNode:
+    return ProposalNode(
         candidate=candidate.id, origin=origin, parent=parent.id if parent is not None else "", trace=trace  # type: ignore[arg-type]
     )  # fmt: skip
 
 
-def proposed(*nodes: Node, rounds: int = 5, strategy: str = "mcts:branching=2") -> Proposed:
+def proposed(*nodes: ProposalNode, rounds: int = 5, strategy: str = "mcts:branching=2") -> Proposed:
     return Proposed(region=runs.REGION, strategy=strategy, rounds=rounds, nodes=nodes)
 
 
@@ -60,7 +60,7 @@ def verdict_of(candidate: Candidate) -> Verdict | None:
 def tree(count: int, seed: int = 0) -> list[Event]:
     """A search that grows a tree of `count` candidates, the newest of which waits, and times the best ones again."""
     rng = random.Random(seed)
-    known: dict[Candidate, Node] = {}
+    known: dict[Candidate, ProposalNode] = {}
     events: list[Event] = []
     children: dict[str, int] = {}
     for first in (point(4, 2, 1024), point(16, 1, 0), point(2, 4, 4096)):

@@ -16,7 +16,7 @@ from agentcompile.cli import refining
 from agentcompile.cli.flow import Flow, OpenRegion
 from agentcompile.cli.render import Format, Screen
 from agentcompile.events import Emit
-from agentcompile.ir.attempt import Judged, Written, WrittenLanguage
+from agentcompile.ir.attempt import Evaluated, Written, WrittenLanguage
 from agentcompile.options import Options
 from tests.unit.loopback import Play, Server, completion
 from tests.unit.refined import CONTRACT, LAUNCH, Gate
@@ -42,10 +42,10 @@ SUBJECT = Subject(
 class Admits(Gate):
     """A gate that admits what is faster than the incumbent."""
 
-    def judge(self, written: Written) -> Judged:
-        found = super().judge(written)
+    def evaluate(self, written: Written) -> Evaluated:
+        found = super().evaluate(written)
         told = {**(found.feedback if isinstance(found.feedback, dict) else {}), "admissible": found.ns < 900}
-        return Judged(verdict=found.verdict, ns=found.ns, feedback=told)
+        return Evaluated(verdict=found.verdict, ns=found.ns, feedback=told)
 
 
 def flow(gate: Gate | None = None, fences: list[bool] | None = None) -> Flow:
@@ -57,7 +57,7 @@ def flow(gate: Gate | None = None, fences: list[bool] | None = None) -> Flow:
     ) -> Iterator[OpenRegion]:
         if fences is not None:
             fences.append(fenced)
-        yield OpenRegion(subject=SUBJECT, contract=CONTRACT, judge=gate or Admits(), target=TARGET)
+        yield OpenRegion(subject=SUBJECT, contract=CONTRACT, evaluator=gate or Admits(), target=TARGET)
 
     made = Flow()
     vars(made).update({"region": region})

@@ -13,7 +13,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
 from bench.ablation.advisers import SEEDS, arms_of, read, report
 from bench.ablation.plot import draw
-from bench.ablation.result import WITHIN, Ablation, Judged, Model, near_of, quick_ns, standing_of
+from bench.ablation.result import WITHIN, Ablation, Evaluated, Model, near_of, quick_ns, standing_of
 from bench.ablation.run import run
 from tests.unit.answers import question
 
@@ -26,7 +26,7 @@ def ablation() -> Ablation:
         standing_of("good", ["badc"], "a", near_of(NS)),
         standing_of("bad", ["dcba", "cdba"], "a", near_of(NS), said=2, note="why"),
     )
-    region = Judged(
+    region = Evaluated(
         region="r" * 64, name="linear@rrrrrr", dims={"hidden": 4, "rows": 8}, sites=2, bytes=10, points=4, failed=0,
         near=2, winner="linear/rows(A=1)", pytorch_ns=200.0, ns={"linear/rows(A=1)": 100.0}, standings=standings,
     )  # fmt: skip

@@ -83,7 +83,7 @@ class Fakes:
     refused: frozenset[int] = frozenset()
     wrong: frozenset[int] = frozenset()
     asked: list[str] = field(default_factory=list)
-    judged: list[int] = field(default_factory=list)
+    evaluated: list[int] = field(default_factory=list)
     orders: list[list[int]] = field(default_factory=list)
     made: dict[str, Source] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ class Fakes:
         self.orders.append([variant_of(choice) for choice in order])
 
     def correct_of(self, part: Part, choices: Sequence[Choice]) -> tuple[Choice, ...]:
-        self.judged += [variant_of(choice) for choice in choices]
+        self.evaluated += [variant_of(choice) for choice in choices]
         return tuple(choice for choice in choices if variant_of(choice) not in self.wrong)
 
     def limit(self, left: Left) -> None:
@@ -197,10 +197,10 @@ def test_a_kernel_that_looks_best_and_is_wrong_is_never_timed_in_earnest(short: 
     alternatives = Fakes(short.regions, near=crowd, wrong=frozenset({7}))
     found = admitted(short, alternatives, StepClock(cost))
     assert variants(found) == {8}
-    # A look is not a judgement: all were ranked, a few of the best were judged, and not one of the others.
+    # A look is no evaluation: all were ranked, a few of the best were evaluated, and not one of the others.
     assert all(order[:3] == [7, 8, 9] for order in alternatives.orders)
     assert {len(order) for order in alternatives.orders} == {len(crowd)}
-    assert len(set(alternatives.judged)) == EVALUATED
+    assert len(set(alternatives.evaluated)) == EVALUATED
 
 
 def test_looks_end_when_time_is_up_after_the_first(short: Cut) -> None:

@@ -95,7 +95,7 @@ def test_another_question_is_another_digest(short: Cut) -> None:
     assert asked(arms, at, rounds=2) not in others
 
 
-def test_a_resumed_run_knows_what_was_timed_until_a_candidate_is_judged_afresh(short: Cut) -> None:
+def test_a_resumed_run_knows_what_was_timed_until_a_candidate_is_evaluated_afresh(short: Cut) -> None:
     events: list[Event] = []
     admitted(short, Fakes(short.regions), StepClock(flat(best=2)), emit=events.append)
     started = RunStarted(model="m", target=TARGET, options="o", version="1")

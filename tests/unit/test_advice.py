@@ -12,6 +12,7 @@ from agentcompile.advice.advisers import ADVISERS, adviser_of
 from agentcompile.advice.heuristic import Heuristic
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.advice import Advice, Question
+from agentcompile.ir.graph import Phase
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.ir.template import Launch, Param, ParamValue, Template
@@ -211,6 +212,17 @@ def test_tiles_of_a_cache_stay_within_the_first_level() -> None:
 def test_an_unknown_parameter_stays_near_its_default() -> None:
     template = gemv(params=(param("FLAVOUR", "a", "b", "c", default="b"), param("X", 1, 2, 3, default=3)), requires=())
     assert best_params(question(template)) == {"FLAVOUR": "b", "X": 3}
+
+
+@pytest.mark.parametrize(
+    ("phase", "first"), [("prefill", {"ROWS": 128, "BLOCK": 256}), ("decode", {"ROWS": 64, "BLOCK": 64})]
+)
+def test_a_chunk_s_kernels_begin_at_their_defaults(phase: Phase, first: dict[str, ParamValue]) -> None:
+    rows, block = param("ROWS", 64, 128, 256, default=128), param("BLOCK", 64, 128, 256, default=256)
+    template = gemv(params=(rows, block), requires=(), layouts=(), phases=(phase,))
+    heads = replace(linear_region(), dims=(("kv_heads", 8), ("head_dim", 64), ("tokens", 1)))
+    region = replace(heads, regime=replace(heads.regime, phase=phase))
+    assert best_params(question(template, region=region)) == first
 
 
 def test_the_head_has_one_sentence_each_and_hints_name_the_best_values() -> None:

@@ -11,7 +11,7 @@ import pytest
 from agentcompile.advice.exchange import Cassette, Exchange
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import AdviceMissed, AdviceTaken, AdviserCalled, AdviserReplied, ClaimSettled, Event
-from agentcompile.ir.advice import Advice, Claim, Proposal, SequenceCounts, Usage
+from agentcompile.ir.advice import Advice, AnswerItem, Claim, SequenceCounts, Usage
 from agentcompile.runs.session import Journal, RunDirectory
 from bench.advised import counted, follows, run
 from tests.unit.answers import answer, prompt
@@ -24,9 +24,9 @@ ADVICE = Advice(
     claims=(CLAIM,),
     sequence_counts=SequenceCounts(full=1, dropped=2),
     proposals=(
-        Proposal(what="rank", text="linear/rows(ROWS=4)", accepted=True),
-        Proposal(what="rank", text="c99", accepted=False, reason="no candidate of the region"),
-        Proposal(what="hint", text="t1 X", accepted=False, reason="no value is left"),
+        AnswerItem(what="rank", text="linear/rows(ROWS=4)", accepted=True),
+        AnswerItem(what="rank", text="c99", accepted=False, reason="no candidate of the region"),
+        AnswerItem(what="hint", text="t1 X", accepted=False, reason="no value is left"),
     ),
 )
 EVENTS: tuple[Event, ...] = (

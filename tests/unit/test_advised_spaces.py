@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from agentcompile.advice.asked import Asked
+from agentcompile.advice.asked import PromptRegion
 from agentcompile.advice.exchange import Cassette, Exchange
 from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.prompt import prompt_of
@@ -48,7 +48,7 @@ def recorded(folder: Path, *, leave_out: int = 0) -> Path:
     return path
 
 
-def exchange(asked: Asked, told: dict[str, Any]) -> Exchange:
+def exchange(asked: PromptRegion, told: dict[str, Any]) -> Exchange:
     """The recorded answer `told` to one question."""
     return Exchange(
         keys={asked.id: asked.key}, model="mind", rung="json_schema", system="", user="", answer=json.dumps(told),

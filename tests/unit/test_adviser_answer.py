@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from agentcompile.advice.answer import MOST_CHARACTERS, AnswerError, Reading, answer_of, read_answer
+from agentcompile.advice.answer import (
+    MOST_CHARACTERS,
+    AnswerError,
+    Reading,
+    answer_of,
+    fenced_blocks,
+    read_answer,
+)
 from agentcompile.advice.claims import CLAIMS, ROWS, measured, standing_of
 from agentcompile.advice.counsel import arranged
 from agentcompile.advice.heuristic import Heuristic
@@ -233,6 +244,30 @@ def test_the_schema_on_the_wire_requires_every_field_and_limits_no_number() -> N
 
     closed(schema)
     assert {row.says for row in CLAIMS} <= set(text.replace('"', " ").replace(",", " ").split())
+
+
+FENCED = re.compile(r"^[ ]{0,3}```[a-zA-Z]*[ ]*\n(.*?)^[ ]{0,3}```[ ]*$", re.DOTALL | re.MULTILINE)
+"""What a fenced block is; on a long text this takes minutes."""
+PIECES = st.sampled_from(["```", "``", "`", "\n", "\n", " ", "   ", "json", "a1", "\r", "\x0b", "\u2028", "{}", "é"])
+
+
+@given(pieces=st.lists(PIECES, max_size=14))
+@example(pieces=["```", "\n", "```", "\n", "```"])
+@example(pieces=["```", "json", "\n", "```", "json", "\n", "```"])
+@example(pieces=["```", "\n", "{}", "\n", "```", "\n"])
+@example(pieces=["    ```", "\n", "   ```", " ", "\n", "```", "\r", "\n", "```"])
+def test_fenced_blocks_are_those_of_the_pattern(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert fenced_blocks(text) == FENCED.findall(text)
+
+
+@pytest.mark.parametrize("line", ["```a\n", "```\n", "   ``` \n", "``` x\n", "`", " ", "\n"])
+def test_fences_of_the_longest_text_are_found_at_once(line: str) -> None:
+    text = (line * MOST_CHARACTERS)[:MOST_CHARACTERS]
+    begin = time.process_time()
+    with pytest.raises(AnswerError):
+        answer_of(text, fenced=True)
+    assert time.process_time() - begin < 5.0
 
 
 def test_ten_thousand_hostile_answers_crash_nothing_and_name_nothing_outside_the_space() -> None:

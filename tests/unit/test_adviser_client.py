@@ -139,7 +139,9 @@ def test_retry_after_may_be_a_date() -> None:
     assert 15 < slept[0] <= 20
 
 
-@pytest.mark.parametrize("said", ["nan", "soon", "", "Thu, 99 Foo 2026", "9" * 400])
+@pytest.mark.parametrize(
+    "said", ["nan", "soon", "", "Thu, 99 Foo 2026", "9" * 400, "Thu, 01 Jan 99999999999999999999 00:00:00 GMT"]
+)
 def test_retry_after_that_says_nothing_is_as_if_it_were_not_there(said: str) -> None:
     with serving(refusal(429, retry_after=said), GOOD) as server, client_of(server.url) as (client, _, _, slept):
         got = client.ask(PROMPT)

@@ -20,7 +20,7 @@ from agentcompile.advice.exchange import ENDING, Answered, Cassette, Exchange
 from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.prompt import Prompt, prompt_of
-from agentcompile.advice.wire import Ask, Reply, WireError
+from agentcompile.advice.wire import ModelRequest, Reply, WireError
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import AdviceMissed, AdviceTaken, ClaimSettled, Event
 from agentcompile.ir.advice import Advice, Question, Usage
@@ -28,7 +28,7 @@ from agentcompile.ir.trial import Measured, Trial
 from agentcompile.pipeline import GRACE_S
 from agentcompile.search import STRATEGIES, Budget, RegionStrategy, SearchMethod, SearchTask
 from tests.unit.answers import answer, hostile, question
-from tests.unit.fakes import RecordedJudge
+from tests.unit.fakes import RecordedEvaluator
 
 QUESTIONS = (question(), question(rows=512))
 FIRST = {one.region.id: (one, Heuristic().advise(one)) for one in QUESTIONS}
@@ -38,10 +38,10 @@ Say = Callable[[Prompt], str]
 class Scripted:
     """A wire that answers with what a function says of the last prompt."""
 
-    def __init__(self, say: Callable[[Ask], str]) -> None:
+    def __init__(self, say: Callable[[ModelRequest], str]) -> None:
         self.say, self.asked = say, 0
 
-    def send(self, ask: Ask) -> Reply:
+    def send(self, ask: ModelRequest) -> Reply:
         self.asked += 1
         return Reply(status=200, text=self.say(ask), usage=Usage(prompt_tokens=10, completion_tokens=10))
 
@@ -49,13 +49,15 @@ class Scripted:
         """Nothing."""
 
 
-def good(ask: Ask) -> str:
+def good(ask: ModelRequest) -> str:
     regions = {one["region"] for one in json.loads(ask.user)["regions"]}
     asked = [one for one in prompt_of(QUESTIONS).asked if one.id in regions]
     return json.dumps(answer(Prompt(asked=tuple(asked), system="", user="")))
 
 
-def counsel(say: Callable[[Ask], str] = good, folder: Path | None = None) -> tuple[Counsel, list[Event], Scripted]:
+def counsel(
+    say: Callable[[ModelRequest], str] = good, folder: Path | None = None
+) -> tuple[Counsel, list[Event], Scripted]:
     told: list[Event] = []
     wire = Scripted(say)
     kept = Cassette(folder) if folder else None
@@ -178,7 +180,7 @@ def test_a_region_without_a_choice_is_not_asked_about() -> None:
 def test_a_slow_adviser_costs_less_than_two_seconds_and_comes_too_late() -> None:
     release = threading.Event()
 
-    def slow(ask: Ask) -> str:
+    def slow(ask: ModelRequest) -> str:
         release.wait(20)
         return good(ask)
 
@@ -197,7 +199,7 @@ def test_a_slow_adviser_costs_less_than_two_seconds_and_comes_too_late() -> None
 
 
 def test_an_adviser_that_breaks_is_one_that_said_nothing() -> None:
-    def broken(ask: Ask) -> str:
+    def broken(ask: ModelRequest) -> str:
         raise ZeroDivisionError("sk-secret")
 
     asked, told, _ = counsel(broken)
@@ -211,9 +213,9 @@ def test_a_claim_is_settled_by_the_trials_of_its_region() -> None:
     asked.begin(prompts_of(QUESTIONS, ()))
     asked.wait(10)
     region, (one, _) = next(iter(FIRST.items()))
-    judge = RecordedJudge({candidate.label: 0.1 for candidate in one.candidates})
-    asked.settle({region: judge.judge(one.candidates, 5)})
-    asked.settle({region: judge.judge(one.candidates, 5)})
+    evaluator = RecordedEvaluator({candidate.label: 0.1 for candidate in one.candidates})
+    asked.settle({region: evaluator.evaluate(one.candidates, 5)})
+    asked.settle({region: evaluator.evaluate(one.candidates, 5)})
     settled = [(n.region, n.claim.text, n.claim.standing) for n in told if isinstance(n, ClaimSettled)]
     assert settled == [(region, "linear/form fails-validation", "refuted")]
 
@@ -229,7 +231,7 @@ def truth_of(asked: Question) -> dict[str, float]:
 
 def searched(strategy: RegionStrategy, advised: Callable[[], Advice], budget: Budget, asked: Question) -> list[Trial]:
     """A search in which the advice may change before each proposal, ordered as `Tuner` orders it."""
-    judge, found, first = RecordedJudge(truth_of(asked)), list[Trial](), FIRST[asked.region.id][1]
+    evaluator, found, first = RecordedEvaluator(truth_of(asked)), list[Trial](), FIRST[asked.region.id][1]
     while True:
         advice = advised()
         if advice is not first:
@@ -238,7 +240,7 @@ def searched(strategy: RegionStrategy, advised: Callable[[], Advice], budget: Bu
         proposal = strategy.propose(SearchTask(candidates=tuple(asked.candidates), advice=advice), found, budget)
         if not proposal.candidates:
             return found
-        found += judge.judge(proposal.candidates, proposal.rounds)
+        found += evaluator.evaluate(proposal.candidates, proposal.rounds)
 
 
 @pytest.mark.parametrize(("name", "method"), STRATEGIES.items())
@@ -261,7 +263,7 @@ def test_late_advice_orders_what_is_left_within_the_same_budget(
     assert len({trial.candidate.id for trial in found}) == min(trials, len(asked.candidates))
 
 
-ADVERSARIES: dict[str, Callable[[Ask], str]] = {
+ADVERSARIES: dict[str, Callable[[ModelRequest], str]] = {
     "empty": lambda ask: "",
     "malformed": lambda ask: '{"regions": [',
     "truncated": lambda ask: good(ask)[:300],

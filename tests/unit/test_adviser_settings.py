@@ -26,7 +26,7 @@ from agentcompile.events import (
     encode,
     silent,
 )
-from agentcompile.ir.advice import Advice, AdvisedSequence, Claim, Diagnosis, Proposal, SequenceCounts, Usage
+from agentcompile.ir.advice import Advice, AdvisedSequence, AnswerItem, Claim, Diagnosis, SequenceCounts, Usage
 from agentcompile.ir.search_events import Transformation
 from agentcompile.options import Options, advisor_secret, resolve
 from agentcompile.runs.progress import State, apply, fold
@@ -58,8 +58,8 @@ ADVICE = Advice(
     ),
     sequence_counts=SequenceCounts(partial=1, dropped=2),
     proposals=(
-        Proposal(what="rank", text="linear/rows(ROWS=4)", accepted=True),
-        Proposal(what="rank", text="c99", accepted=False, reason="no candidate of the region"),
+        AnswerItem(what="rank", text="linear/rows(ROWS=4)", accepted=True),
+        AnswerItem(what="rank", text="c99", accepted=False, reason="no candidate of the region"),
     ),
 )
 TAKEN = AdviceTaken(region=REGION, exchange="e" * 64, advice=ADVICE, head=("linear/rows(ROWS=4)",))

@@ -18,7 +18,7 @@ from agentcompile.agents.answers import (
     LONGEST_TEXT,
     UNREADABLE,
     Draft,
-    Planned,
+    PlanAnswer,
     manifest_text,
     read_draft,
     read_plan,
@@ -72,7 +72,7 @@ def test_a_whole_answer_is_read_and_fits_its_schema() -> None:
     jsonschema.Draft202012Validator(schema_of("code", WHOLE["manifest"])).validate(WHOLE)
     planned = json.loads(plan("k"))
     jsonschema.Draft202012Validator(schema_of("plan", WHOLE["manifest"])).validate(planned)
-    assert read_plan(json.dumps(planned)) == Planned(diagnosis="slow", instruction="unroll", kernel_with_marks="k")
+    assert read_plan(json.dumps(planned)) == PlanAnswer(diagnosis="slow", instruction="unroll", kernel_with_marks="k")
 
 
 def _objects(schema: Json) -> list[dict[str, Any]]:
@@ -117,6 +117,10 @@ def test_a_fenced_answer_is_read_whatever_was_asked_for() -> None:
         (draft("k") + draft("k"), "not JSON: Extra data"),
         ('{"kernel": "a", "kernel": "b"}', "a key stands twice"),
         ('{"kernel": NaN}', "NaN is no number"),
+        ('{"kernel": -Infinity}', "-Infinity is no number"),
+        ('{"kernel": 1e999}', "out of the range of a float"),
+        (json.dumps(WHOLE).replace("128", "-1e400"), "out of the range of a float"),
+        ('{"kernel": 1' + "0" * 5000 + "}", "not JSON: Exceeds the limit"),
         ("{" + '"a":[' * 5000, "not JSON"),
         ('{"a":' + "[" * 20 + "]" * 20 + "}", "nested deeper"),
         (draft("k", region="linear"), "answer.region: unknown key"),
@@ -153,6 +157,7 @@ def test_what_is_no_template_has_a_reason(text: str, reason: str) -> None:
         (plan("k", instruction="i" * 5000), "instruction: 5000 characters"),
         (plan("k", diagnosis="d" * 5000), "diagnosis: 5000 characters"),
         (plan("k\0"), "kernel_with_marks: there is a NUL"),
+        (plan("k", more=1).replace(": 1", ": 1e999"), "out of the range of a float"),
         (draft("k"), "answer.kernel: unknown key"),
         (plan("k", code="more"), "answer.code: unknown key"),
     ],
@@ -174,6 +179,7 @@ JSON = st.recursive(
 @given(text=st.text(max_size=300))
 @example(text="```\n```")
 @example(text='{"a":1' + "0" * 5000 + "}")
+@example(text='{"a":1e999}')
 def test_no_text_raises(text: str) -> None:
     assert isinstance(read_draft(text), str)
     assert isinstance(read_plan(text), str)

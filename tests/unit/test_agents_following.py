@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcompile.agents.folder import Command, SessionFolder
-from agentcompile.agents.journal import Entry, Journal, JournalFollower, Opened, Pruned
+from agentcompile.agents.journal import Entry, JournalFollower, Opened, Pruned, SessionJournal
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import canonical
@@ -74,7 +74,7 @@ def test_a_line_that_is_no_entry_names_its_number_and_keeps_what_was_read(
         reader.poll()
     assert reader.entries == (OPENED,)
     with pytest.raises(AgentCompileError, match=words):
-        Journal(path)
+        SessionJournal(path)
 
 
 def test_commands_are_seen_before_they_are_taken(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from agentcompile.agents.policies import (
     POLICIES,
     Chain,
     EpsilonGreedy,
-    Evolutionary,
+    EvolutionaryPolicy,
     FromRoot,
-    Greedy,
-    Mcts,
-    Policy,
+    GreedyPolicy,
+    MctsPolicy,
+    TreePolicy,
     policy_of,
 )
 from agentcompile.agents.tree import Node, dead
@@ -30,12 +30,12 @@ FAILED = math.inf
 MANY = 400
 
 
-def chosen(policy: Policy, nodes: Sequence[Node], attempts: int = MANY) -> Counter[int]:
+def chosen(policy: TreePolicy, nodes: Sequence[Node], attempts: int = MANY) -> Counter[int]:
     return Counter(policy.choose(nodes, 7, attempt) for attempt in range(attempts))
 
 
 @pytest.mark.parametrize("policy", [*POLICIES.values(), Chain(), FromRoot()])
-def test_the_first_attempt_starts_at_the_root(policy: Policy) -> None:
+def test_the_first_attempt_starts_at_the_root(policy: TreePolicy) -> None:
     assert chosen(policy, tree()) == {0: MANY}
 
 
@@ -79,7 +79,7 @@ def test_a_throttled_root_with_failures_alone_leaves_them_to_debug() -> None:
 
 def test_dead_branches_are_never_chosen() -> None:
     nodes = tree((0, FAILED), (1, FAILED), (1, FAILED), (1, FAILED), (0, 700))
-    for policy in (EpsilonGreedy(epsilon=1.0), Mcts(roots=2), Evolutionary(fresh=0.0)):
+    for policy in (EpsilonGreedy(epsilon=1.0), MctsPolicy(roots=2), EvolutionaryPolicy(fresh=0.0)):
         assert set(chosen(policy, nodes)) <= {0, 5}, policy
     sound = tree((0, 500), (1, FAILED), (1, FAILED), (1, FAILED), (0, 700))
     assert chosen(EpsilonGreedy(epsilon=0.0), sound) == {5: MANY}, "its parent is pruned although it is the fastest"
@@ -99,11 +99,11 @@ def test_a_branch_that_a_person_closed_is_never_chosen(name: str) -> None:
 
 
 def test_greedy_takes_the_fastest_and_of_equals_the_first() -> None:
-    assert Greedy().choose(tree((0, 800), (0, 700), (0, 700)), 0, 3) == 2
+    assert GreedyPolicy().choose(tree((0, 800), (0, 700), (0, 700)), 0, 3) == 2
 
 
 def test_mcts_gives_every_node_its_children_before_it_goes_down() -> None:
-    policy = Mcts(branching=2, roots=2, exploration=0.0)
+    policy = MctsPolicy(branching=2, roots=2, exploration=0.0)
     assert policy.choose(tree((0, 800)), 0, 1) == 0
     assert policy.choose(tree((0, 800), (0, FAILED)), 0, 1) == 1
     deeper = tree((0, 800), (0, 900), (1, 850), (1, 600))
@@ -112,16 +112,16 @@ def test_mcts_gives_every_node_its_children_before_it_goes_down() -> None:
 
 def test_mcts_explores_what_was_visited_less() -> None:
     nodes = tree((0, 800), (0, 810), (1, 790), (1, 780))
-    assert Mcts(branching=2, roots=2, exploration=5.0).choose(nodes, 0, 1) == 2
+    assert MctsPolicy(branching=2, roots=2, exploration=5.0).choose(nodes, 0, 1) == 2
 
 
 def test_a_tournament_prefers_the_fast() -> None:
     nodes = tree(*[(0, 900 - 10 * at) for at in range(6)], (1, FAILED))
-    found = chosen(Evolutionary(fresh=0.0), nodes, 2000)
+    found = chosen(EvolutionaryPolicy(fresh=0.0), nodes, 2000)
     assert set(found) == {1, 2, 3, 4, 5, 6}
     assert [id for id, _ in found.most_common()] == [6, 5, 4, 3, 2, 1]
-    assert set(chosen(Evolutionary(fresh=0.0, population=2), nodes)) == {5, 6}
-    assert chosen(Evolutionary(fresh=1.0), nodes) == {0: MANY}
+    assert set(chosen(EvolutionaryPolicy(fresh=0.0, population=2), nodes)) == {5, 6}
+    assert chosen(EvolutionaryPolicy(fresh=1.0), nodes) == {0: MANY}
 
 
 def test_the_chain_goes_on_from_the_last_and_sampling_from_the_root() -> None:
@@ -130,11 +130,19 @@ def test_the_chain_goes_on_from_the_last_and_sampling_from_the_root() -> None:
     assert FromRoot().choose(nodes, 0, 4) == 0
 
 
+def test_the_chain_goes_on_from_the_last_node_of_no_closed_or_dead_branch() -> None:
+    nodes = tree((0, 800), (1, FAILED), (2, 900))
+    closed = (*nodes[:2], replace(nodes[2], pruned=True), nodes[3])
+    assert Chain().choose(closed, 0, 4) == 1
+    assert Chain().choose((nodes[0], replace(nodes[1], pruned=True), *nodes[2:]), 0, 4) == 0
+    assert Chain().choose(tree((0, 800), (1, FAILED), *[(2, FAILED)] * 3), 0, 6) == 1
+
+
 def test_an_unknown_strategy_names_the_nearest() -> None:
     assert policy_of("epsilon-greedy") == EpsilonGreedy(epsilon=0.35, roots=5, failures=3)
     with pytest.raises(AgentCompileError, match="'mtcs' is no strategy") as caught:
         policy_of("mtcs")
-    assert policy_of("mcts:branching=2,exploration=0.5") == Mcts(branching=2, exploration=0.5)
+    assert policy_of("mcts:branching=2,exploration=0.5") == MctsPolicy(branching=2, exploration=0.5)
     for wrong in ("greedy:epsilon=1", "mcts:branching=0", "epsilon-greedy:epsilon=much"):
         with pytest.raises(AgentCompileError, match="--strategy"):
             policy_of(wrong)

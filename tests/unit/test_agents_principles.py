@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.agents.principles import Evidence, Principle, learnt, library, library_text, merged, relevant
+from agentcompile.agents.principles import Principle, PrincipleEvidence, learnt, library, library_text, merged, relevant
 from agentcompile.agents.tree import Node
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.trial import Measured
+from agentcompile.ir.trial import Cancelled, Disturbed, Measured, Verdict
 from tests.unit.refined import CONTRACT, node
 
 GOOD = """\
@@ -60,7 +60,7 @@ def test_a_wrong_library_is_refused_with_its_key(tmp_path: Path, change: tuple[s
 
 
 def principle(kind: str, language: str = "cpp") -> Principle:
-    evidence = (Evidence(kind=kind, device="d", ratio=1.1),)
+    evidence = (PrincipleEvidence(kind=kind, device="d", ratio=1.1),)
     return Principle(text=kind, languages=(language,), dead_end=False, revalidate_if="r", evidence=evidence)  # type: ignore[arg-type]
 
 
@@ -132,6 +132,19 @@ def test_an_idea_that_is_surely_faster_than_its_parent_is_a_rule() -> None:
 def test_an_attempt_that_was_mended_counts_as_what_it_became() -> None:
     assert texts(node(1, 0, math.inf, "idea"), node(2, 1, math.inf), node(3, 2, 900.0)) == []
     assert texts(node(1, 0, math.inf, "idea"), node(2, 1, 1500.0)) == [("idea", 0.667)]
+
+
+DISTURBED = Disturbed(stage="measure", detail="killed by SIGKILL")
+
+
+@pytest.mark.parametrize("verdict", [DISTURBED, Cancelled(stage="measure")])
+def test_an_attempt_that_was_disturbed_says_nothing_of_its_idea(verdict: Verdict) -> None:
+    disturbed = replace(node(1, 0, math.inf, "idea"), verdict=verdict)
+    assert texts(disturbed) == []
+    assert texts(disturbed, node(2, 1, math.inf)) == [], "what was made of it is no verdict on its code either"
+    assert texts(disturbed, node(2, 1, 1500.0)) == [("idea", 0.667)]
+    assert texts(disturbed, node(2, 0, math.inf, "idea")) == [("idea", 0.0)], "another attempt failed"
+    assert texts(node(1, 0, math.inf, "idea"), replace(node(2, 1, math.inf), verdict=verdict)) == []
 
 
 def test_a_dead_end_holds_no_source() -> None:

@@ -10,8 +10,8 @@ from typing import Any, get_args
 
 import pytest
 
-from agentcompile.agents.answers import Draft, Planned, manifest_text, read_draft, schema_of, starting_of
-from agentcompile.agents.principles import Evidence, Principle
+from agentcompile.agents.answers import Draft, PlanAnswer, manifest_text, read_draft, schema_of, starting_of
+from agentcompile.agents.principles import Principle, PrincipleEvidence
 from agentcompile.agents.prompts import FULL, SHORTER, VERSION, RolePrompt, prompt_of
 from agentcompile.agents.rules import rules
 from agentcompile.agents.tree import Node
@@ -25,9 +25,9 @@ RULE = Principle(
     languages=("cpp",),
     dead_end=True,
     revalidate_if="the processor is another",
-    evidence=(Evidence(kind="rmsnorm", device="Test CPU", ratio=0.42),),
+    evidence=(PrincipleEvidence(kind="rmsnorm", device="Test CPU", ratio=0.42),),
 )
-PLAN = Planned(
+PLAN = PlanAnswer(
     diagnosis="slow",
     idea="Keep two sums a row.",
     instruction="unroll",

@@ -12,8 +12,8 @@ from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.agents.agents import Agent, Team
 from agentcompile.agents.arms import ARMS, roles_of
 from agentcompile.agents.refining import Settings, refine
-from agentcompile.agents.steering import Steering
-from agentcompile.ir.attempt import Contract, Judged, Times, Written
+from agentcompile.agents.steering import SessionSteering
+from agentcompile.ir.attempt import Contract, Evaluated, Times, Written
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Template
 from agentcompile.tasks.contract import contract_of, facts_of, region_of
@@ -52,18 +52,18 @@ class Task:
 
 
 class Keeps:
-    """A judge that reads templates as the gates do, and times none."""
+    """An evaluator that reads templates as the gates do, and times none."""
 
     def __init__(self) -> None:
         self.read: list[Template] = []
 
-    def judge(self, written: Written) -> Judged:
+    def evaluate(self, written: Written) -> Evaluated:
         """Read it."""
         region = region_of(Task())  # type: ignore[arg-type] # what it reads
         found = read(written, region, facts_of(region), "cpp")
         assert isinstance(found, Template), found
         self.read.append(found)
-        return Judged(verdict=RAN, ns=900.0, feedback={})
+        return Evaluated(verdict=RAN, ns=900.0, feedback={})
 
 
 def contract() -> Contract:
@@ -78,12 +78,12 @@ def replaying(folder: Path) -> Team:
 
 def test_answers_to_earlier_questions_replay_by_their_place_in_the_session() -> None:
     team = replaying(RECORDED)
-    judge = Keeps()
-    outcome = refine(contract(), judge, team, Memory(), Settings(attempts=1))
+    evaluator = Keeps()
+    outcome = refine(contract(), evaluator, team, Memory(), Settings(attempts=1))
     (node,) = outcome.nodes[1:]
     assert [step.role for step in node.log] == ["plan", "code"]
     assert (outcome.attempts, outcome.refused) == (1, 0)
-    assert [one.launches[0].arguments for one in judge.read] == [("in0", "in1", "weight", "out0")]
+    assert [one.launches[0].arguments for one in evaluator.read] == [("in0", "in1", "weight", "out0")]
     assert {one.answered_by for one in Cassette(RECORDED).exchanges.values()} == {
         "Claude, which saw the questions alone"
     }
@@ -96,15 +96,15 @@ def test_they_are_no_answers_to_questions_about_another_task() -> None:
 
 
 class InOrder(Keeps):
-    """A judge under whom every kernel is faster than the one before, or slower."""
+    """An evaluator under whom every kernel is faster than the one before, or slower."""
 
     def __init__(self, change_ns: float) -> None:
         super().__init__()
         self.change_ns = change_ns
 
-    def judge(self, written: Written) -> Judged:
+    def evaluate(self, written: Written) -> Evaluated:
         """Read it, and make up its time."""
-        return replace(super().judge(written), ns=1e5 + self.change_ns * len(self.read))
+        return replace(super().evaluate(written), ns=1e5 + self.change_ns * len(self.read))
 
 
 @pytest.mark.parametrize("change_ns", [5e3, -5e3])
@@ -124,6 +124,6 @@ def test_a_replay_asks_for_no_more_than_is_recorded() -> None:
 
 def test_a_replay_does_not_go_on_below_a_branch_that_a_person_closed() -> None:
     team = replaying(SEARCHED)
-    closed = Steering(prune=(2,))
+    closed = SessionSteering(prune=(2,))
     outcome = refine(contract(), InOrder(-5e3), team, Memory(), Settings(attempts=5), steer=lambda: closed)
     assert [(node.id, node.parent) for node in outcome.nodes[1:]] == PARENTS[:2]

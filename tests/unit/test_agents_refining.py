@@ -12,13 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcompile.advice.client import Unanswered
-from agentcompile.agents.arms import ARMS, Arm, roles_for
+from agentcompile.agents.arms import ARMS, AgentArm, roles_for
 from agentcompile.agents.journal import Pruned, Refused
 from agentcompile.agents.prompts import RolePrompt
-from agentcompile.agents.refining import LEAST_ROUNDS, Outcome, Settings, Steering, refine
+from agentcompile.agents.refining import LEAST_ROUNDS, Outcome, SessionSteering, Settings, refine
 from agentcompile.agents.spans import BEGINS, ENDS
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.attempt import Judged, Written
+from agentcompile.ir.attempt import Evaluated, Written
 from agentcompile.ir.trial import Disturbed
 from tests.unit.refined import BROKEN, CONTRACT, RAN, Gate, Memory, Script, capable, contract_in, draft, node, plan
 
@@ -45,7 +45,7 @@ def test_exactly_the_budget_of_attempts_is_made(arm: str, attempts: int) -> None
     gate = Gate()
     found = session(minds(), gate, arm=arm, attempts=attempts)
     assert found.attempts == attempts == len(found.entries) - 1
-    assert len(gate.judged) + found.refused + found.repeated == attempts
+    assert len(gate.evaluated) + found.refused + found.repeated == attempts
     assert found.stopped == f"{attempts} of {attempts} attempts are made"
 
 
@@ -71,10 +71,10 @@ def scripted(*answers: str) -> Script:
     return Script(lambda prompt, data: left.pop(0) if len(left) > 1 else left[0])
 
 
-def test_the_same_code_is_not_judged_twice_but_counted() -> None:
+def test_the_same_code_is_not_evaluated_twice_but_counted() -> None:
     gate = Gate()
     found = session(scripted(draft("// 700")), gate, arm="sampling", attempts=5)
-    assert (len(gate.judged), found.repeated, found.attempts) == (1, 4, 5)
+    assert (len(gate.evaluated), found.repeated, found.attempts) == (1, 4, 5)
     assert [one.repeats for one in found.nodes[1:]] == [None, 1, 1, 1, 1]
     assert {one.ns for one in found.nodes[1:]} == {700.0}
     assert {one.feedback for one in found.nodes[1:]} == {'{"over_floor": 2.5}'}
@@ -87,9 +87,9 @@ def test_a_failure_is_taken_over_too_but_not_a_disturbance() -> None:
         def __init__(self) -> None:
             self.count = 0
 
-        def judge(self, written: Written) -> Judged:
+        def evaluate(self, written: Written) -> Evaluated:
             self.count += 1
-            return Judged(verdict=Disturbed(stage="measure"))
+            return Evaluated(verdict=Disturbed(stage="measure"))
 
     disturber = Disturber()
     refine(CONTRACT, disturber, scripted(draft("k")), Memory(), Settings(arm="sampling", attempts=3))
@@ -108,7 +108,7 @@ def test_a_refused_answer_costs_an_attempt_and_its_reason_is_in_the_next_questio
     ]
     refused = [json.loads(prompt.user)["refused"] for prompt in script.asked]
     assert refused == [[], reasons[:1], reasons[:1], reasons, reasons]
-    assert (len(gate.judged), found.refused, found.attempts) == (1, 2, 3)
+    assert (len(gate.evaluated), found.refused, found.attempts) == (1, 2, 3)
     assert [step.role for step in found.entries[2].log] == ["plan", "code"]  # type: ignore[union-attr]
 
 
@@ -143,14 +143,14 @@ def test_wrong_marks_and_edits_outside_spans_are_refused(planned: str, written: 
     (refused,) = [entry for entry in found.entries if isinstance(entry, Refused)]
     assert refused.reason.startswith(reason)
     assert refused.node == 1
-    assert len(gate.judged) == 1
+    assert len(gate.evaluated) == 1
 
 
-def test_an_edit_inside_a_span_is_judged() -> None:
+def test_an_edit_inside_a_span_is_evaluated() -> None:
     gate = Gate()
     answers = (plan(""), draft(KERNEL), plan(marked(KERNEL)), draft(KERNEL.replace("a\n", "a1\na2\n")))
     found = session(scripted(*answers), gate, attempts=2, strategy="greedy")
-    assert [one.kernel for one in gate.judged] == [KERNEL, "// 700\na1\na2\nb\n"]
+    assert [one.kernel for one in gate.evaluated] == [KERNEL, "// 700\na1\na2\nb\n"]
     assert found.nodes[2].parent == 1
 
 
@@ -163,7 +163,7 @@ def test_a_plan_for_the_root_must_leave_the_kernel_empty() -> None:
 def test_a_kernel_at_the_floor_ends_the_session() -> None:
     found = session(scripted(draft("// 300"), draft("// 105"), draft("// 1")), arm="sampling")
     assert found.attempts == 2
-    assert found.stopped == "node 2 is within 5% of the floor"
+    assert found.stopped == "node 2 is within 5% of its roofline"
     assert found.best is not None
     assert found.best.ns == 105.0
 
@@ -195,15 +195,15 @@ def test_a_session_without_any_sound_kernel_returns_none() -> None:
 
 def test_a_time_without_a_measurement_is_no_time() -> None:
     class Liar:
-        def judge(self, written: Written) -> Judged:
-            return Judged(verdict=BROKEN, ns=1.0)
+        def evaluate(self, written: Written) -> Evaluated:
+            return Evaluated(verdict=BROKEN, ns=1.0)
 
     found = refine(CONTRACT, Liar(), scripted(draft("k")), Memory(), Settings(arm="sampling", attempts=1))
     assert found.best is None
 
     class Instant:
-        def judge(self, written: Written) -> Judged:
-            return Judged(verdict=RAN, ns=0.0, feedback={"share": math.inf})
+        def evaluate(self, written: Written) -> Evaluated:
+            return Evaluated(verdict=RAN, ns=0.0, feedback={"share": math.inf})
 
     found = refine(CONTRACT, Instant(), scripted(draft("k")), Memory(), Settings(arm="sampling", attempts=1))
     assert found.best is None
@@ -230,15 +230,21 @@ def test_no_attempt_begins_after_the_seconds_are_over() -> None:
     )  # fmt: skip
     assert found.stopped == "5 s are over"
     assert found.attempts == 4
+    clock = iter(range(100))
+    going_on = Settings(seconds=5.0)
+    found = refine(
+        CONTRACT, Gate(), minds(), Memory(found.entries), going_on, clock=lambda: float(next(clock)), spent_s=3.0
+    )
+    assert (found.stopped, found.attempts) == ("5 s are over", 5)
 
 
 def test_a_person_stops_and_prunes_between_attempts() -> None:
     asks = [
-        Steering(),
-        Steering(),
-        Steering(prune=(1, 1, 0, 99)),
-        *[Steering()] * 5,
-        Steering(stop="stopped by a person"),
+        SessionSteering(),
+        SessionSteering(),
+        SessionSteering(prune=(1, 1, 0, 99)),
+        *[SessionSteering()] * 5,
+        SessionSteering(stop="stopped by a person"),
     ]
     record = Memory()
     found = refine(CONTRACT, Gate(), minds(), record, Settings(), steer=lambda: asks.pop(0))
@@ -346,7 +352,7 @@ def test_a_prompt_is_asked_for_every_attempt_anew() -> None:
 
 def test_the_arms_are_the_paper_s() -> None:
     assert list(ARMS) == ["stark", "sampling", "reflexion", "search-only", "agents-only"]
-    assert all(isinstance(arm, Arm) and arm.temperatures for arm in ARMS.values())
+    assert all(isinstance(arm, AgentArm) and arm.temperatures for arm in ARMS.values())
 
 
 ANSWERS = st.sampled_from(
@@ -358,7 +364,17 @@ ANSWERS = st.sampled_from(
 )  # fmt: skip
 
 
-HOSTILE = ["", "\ud800", "{" * 3000, "[]", "null", draft("\ud800"), draft("// 500", x=1), plan(f"{BEGINS}\n{ENDS}")]
+HOSTILE = [
+    "",
+    "\ud800",
+    '{"n":1e999}',
+    "{" * 3000,
+    "[]",
+    "null",
+    draft("\ud800"),
+    draft("// 500", x=1),
+    plan(f"{BEGINS}\n{ENDS}"),
+]
 
 
 @example(answers=HOSTILE, arm="stark")
@@ -370,8 +386,8 @@ def test_whatever_is_answered_every_attempt_is_counted_and_nothing_raises(answer
     count = iter(range(1000))
     gate = Gate()
     found = session(Script(lambda prompt, data: answers[next(count) % len(answers)]), gate, arm=arm, attempts=9)
-    assert found.attempts == 9 == len(gate.judged) + found.refused + found.repeated
-    assert len({one.digest for one in gate.judged}) == len(gate.judged)
+    assert found.attempts == 9 == len(gate.evaluated) + found.refused + found.repeated
+    assert len({one.digest for one in gate.evaluated}) == len(gate.evaluated)
 
 
 def test_a_session_that_goes_on_asks_with_what_was_measured_at_first() -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
-from agentcompile.advice.wire import Ask, Reply
+from agentcompile.advice.wire import ModelRequest, Reply
 from agentcompile.agents.agents import LONGEST_ANSWER, Agent, Team
 from agentcompile.agents.arms import ARMS
-from agentcompile.agents.journal import Entry, Journal, Refused, spent_of
+from agentcompile.agents.journal import Entry, Refused, SessionJournal, spent_of
 from agentcompile.agents.refining import Outcome, Settings, refine
-from agentcompile.ir.attempt import Judged, Role, Written
+from agentcompile.ir.attempt import Evaluated, Role, Written
 from agentcompile.ir.codec import encode
 from tests.unit.refined import CONTRACT, Gate, Script, Wires, capable
 
@@ -51,7 +51,7 @@ class MortalWire(Wires):
         super().__init__(answer)
         self._axe = axe
 
-    def send(self, ask: Ask) -> Reply:
+    def send(self, ask: ModelRequest) -> Reply:
         self._axe.step("asked")
         reply = super().send(ask)
         self._axe.step("answered")
@@ -59,20 +59,20 @@ class MortalWire(Wires):
 
 
 class MortalGate(Gate):
-    """May die before a kernel is judged, and after."""
+    """May die before a kernel is evaluated, and after."""
 
     def __init__(self, axe: Axe) -> None:
         super().__init__()
         self._axe = axe
 
-    def judge(self, written: Written) -> Judged:
+    def evaluate(self, written: Written) -> Evaluated:
         self._axe.step("judging")
-        found = super().judge(written)
+        found = super().evaluate(written)
         self._axe.step("judged")
         return found
 
 
-class MortalJournal(Journal):
+class MortalJournal(SessionJournal):
     """May die before an entry is written, and after."""
 
     def __init__(self, axe: Axe, path: Path) -> None:
@@ -95,15 +95,15 @@ def answer(data: dict[str, Any]) -> str:
     return capable(data, role)
 
 
-def run(folder: Path, axe: Axe, arm: str = "stark", *, replay: bool = False) -> tuple[Outcome, list[Ask], int]:
-    """One process of a session: its outcome, what was asked, and how much was judged."""
+def run(folder: Path, axe: Axe, arm: str = "stark", *, replay: bool = False) -> tuple[Outcome, list[ModelRequest], int]:
+    """One process of a session: its outcome, what was asked, and how much was evaluated."""
     wire, gate = MortalWire(axe, answer), MortalGate(axe)
     roles: tuple[Role, ...] = ("plan", "code", "debug")
     agents = {role: Agent(model=f"m-{role}", wire=None if replay else wire) for role in roles}
     with MortalJournal(axe, folder / "journal.jsonl") as journal:
         team = Team(agents, Ledger(CEILINGS, spent_of(journal.entries)), Cassette(folder / "answers"))
         found = refine(CONTRACT, gate, team, journal, Settings(arm=arm, attempts=ATTEMPTS, seed=0))
-    return found, wire.asks, len(gate.judged)
+    return found, wire.asks, len(gate.evaluated)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def entries(folder: Path) -> tuple[Entry, ...]:
-    with Journal(folder / "journal.jsonl") as journal:
+    with SessionJournal(folder / "journal.jsonl") as journal:
         return journal.entries
 
 
@@ -159,16 +159,16 @@ def test_a_session_killed_at_any_step_goes_on_to_the_same_tree(arm: str, tmp_pat
 
 def test_answers_that_were_kept_are_not_asked_for_again(tmp_path: Path) -> None:
     reference = Axe()
-    _, asks, judged = run(tmp_path / "whole", reference)
+    _, asks, evaluated = run(tmp_path / "whole", reference)
     for at, what in enumerate(reference.told, 1):
         if what == "judging":
             folder = tmp_path / f"killed-{at}"
             with pytest.raises(Killed):
                 run(folder, Axe(at=at))
             before = reference.told[:at].count("answered")
-            _, rest, judged_then = run(folder, Axe())
+            _, rest, evaluated_then = run(folder, Axe())
             assert len(rest) == len(asks) - before
-            assert judged_then == judged - reference.told[:at].count("judged")
+            assert evaluated_then == evaluated - reference.told[:at].count("judged")
 
 
 def test_a_journal_cut_at_any_byte_of_a_line_gives_the_same_tree(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_journal_cut_at_any_byte_of_a_line_gives_the_same_tree(tmp_path: Path)
 
     def resumed() -> tuple[bytes, int]:
         script = Script(lambda prompt, data: capable(data, prompt.role))
-        with Journal(path) as journal:
+        with SessionJournal(path) as journal:
             refine(CONTRACT, Gate(), script, journal, settings)
         return path.read_bytes(), len(script.asked)
 
@@ -221,7 +221,7 @@ def test_ceilings_hold_over_a_resume(tmp_path: Path) -> None:
     def part(calls: int) -> Outcome:
         wire = Wires(answer)
         roles: tuple[Role, ...] = ("plan", "code", "debug")
-        with Journal(tmp_path / "journal.jsonl") as journal:
+        with SessionJournal(tmp_path / "journal.jsonl") as journal:
             ledger = Ledger(Ceilings(calls=calls, tokens=2_000_000), spent_of(journal.entries))
             team = Team({role: Agent(model="m", wire=wire) for role in roles}, ledger, Cassette(tmp_path / "answers"))
             return refine(CONTRACT, Gate(), team, journal, Settings(attempts=ATTEMPTS))
@@ -231,3 +231,26 @@ def test_ceilings_hold_over_a_resume(tmp_path: Path) -> None:
     again = part(4)
     assert again.entries == first.entries
     assert part(200).attempts == ATTEMPTS
+
+
+def test_an_answer_with_a_number_beyond_floats_is_refused_and_so_is_its_recorded_exchange(tmp_path: Path) -> None:
+    text = '{"diagnosis":"d","idea":"i","instruction":"z","kernel_with_marks":"","n":1e999}'
+
+    def part(wire: Wires) -> Outcome:
+        roles: tuple[Role, ...] = ("plan", "code", "debug")
+        with SessionJournal(tmp_path / "journal.jsonl") as journal:
+            team = Team(
+                {role: Agent(model="m", wire=wire) for role in roles}, Ledger(CEILINGS), Cassette(tmp_path / "answers")
+            )
+            return refine(CONTRACT, Gate(), team, journal, Settings(attempts=1))
+
+    first, again = Wires(lambda data: text), Wires(lambda data: text)
+    found = part(first)
+    assert [entry.reason for entry in found.entries if isinstance(entry, Refused)] == [
+        "plan: a number in it is out of the range of a float"
+    ]
+    # The process was killed when the exchange was kept, and its entry was not written yet.
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
+    assert part(again).refused == 1
+    assert (len(first.asks), len(again.asks)) == (1, 0)

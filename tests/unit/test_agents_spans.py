@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcompile.agents.journal import Refused
+from agentcompile.agents.refining import Settings, refine
 from agentcompile.agents.spans import BEGINS, ENDS, Spans, spans_of, whole
+from tests.unit.refined import CONTRACT, Gate, Memory, Script, draft, plan
 
 KERNEL = "a\nb\nc\nd\ne\n"
 
@@ -106,6 +111,32 @@ def test_an_edit_of_spans_alone_always_passes_and_keeps_every_other_line(
     assert found.refusal("\n".join([*(line for part in changed for line in part), ""])) == ""
 
 
+@given(parts=st.lists(LINES, min_size=3, max_size=7), answer=LINES | LINES.map(lambda lines: lines * 3))
+def test_every_part_between_spans_is_found_in_its_order_or_the_edit_is_refused(
+    parts: list[list[str]], answer: list[str]
+) -> None:
+    ends, spans = [*itertools.accumulate(len(part) for part in parts)], list[tuple[int, int]]()
+    spans = [(ends[at - 1], ends[at]) for at in range(1, len(parts) - 1, 2)]
+    text = [line for part in parts for line in part]
+    fixed = [
+        "".join(text[a:b]) for a, b in zip([0, *(e for _, e in spans)], [*(b for b, _ in spans), None], strict=True)
+    ]
+    pattern = ".*?".join(re.escape(part) for part in fixed)
+    fits = re.fullmatch(pattern, "".join(answer), re.DOTALL) is not None
+    found = Spans(lines=tuple(text), spans=tuple(spans))
+    if (0, len(text)) not in spans:
+        assert (found.refusal("\n".join([*answer, ""])) == "") == fits
+
+
+def test_equal_lines_are_searched_at_once() -> None:
+    """Of the longest kernels: one differs from the other behind thousands of equal lines."""
+    text = [*[""] * 60_000, "x", *[""] * 5]
+    found = Spans(lines=tuple(text), spans=((0, 1), (60_001, 60_002)))
+    begin = time.process_time()
+    assert "between two spans" in found.refusal("\n".join([*[""] * 180_000, "y", *[""] * 5]))
+    assert time.process_time() - begin < 5.0
+
+
 @given(text=LINES, answer=LINES, span=st.tuples(st.integers(0, 8), st.integers(0, 8)))
 def test_what_passes_begins_and_ends_like_the_kernel(text: list[str], answer: list[str], span: tuple[int, int]) -> None:
     begin, end = sorted(min(one, len(text)) for one in span)
@@ -120,3 +151,16 @@ def test_what_passes_begins_and_ends_like_the_kernel(text: list[str], answer: li
 def test_no_text_raises(text: str, kernel: str) -> None:
     assert spans_of(text, kernel)
     assert isinstance(whole(kernel).refusal(text), str)
+
+
+@pytest.mark.parametrize("arm", ["stark", "sampling"])
+@pytest.mark.parametrize("mark", [BEGINS, ENDS])
+def test_a_mark_that_any_role_leaves_is_refused_with_its_line(arm: str, mark: str) -> None:
+    left = f"// 700\n// {mark} here\n"
+    last = {"plan": plan(""), "debug": draft(left), "code": draft("broken" if arm == "stark" else left)}
+    script, gate = Script(lambda prompt, data: last[prompt.role]), Gate()
+    found = refine(CONTRACT, gate, script, Memory(), Settings(arm=arm, strategy="epsilon-greedy:roots=1", attempts=3))
+    reasons = {entry.reason for entry in found.entries if isinstance(entry, Refused)}
+    assert reasons == {f"{'debug' if arm == 'stark' else 'code'}: line 2: a mark was left in the kernel"}
+    assert all(mark not in one.kernel for one in gate.evaluated)
+    assert "a mark was left" in script.asked[-1].user or arm == "sampling", "sampling remembers nothing"

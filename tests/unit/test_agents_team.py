@@ -13,7 +13,7 @@ import pytest
 from agentcompile.advice.client import Unanswered, Unrecorded
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
-from agentcompile.advice.wire import MOST_BYTES, Ask, OpenAIWire, Reply, WireError
+from agentcompile.advice.wire import MOST_BYTES, ModelRequest, OpenAIWire, Reply, WireError
 from agentcompile.agents.agents import LONGEST_ANSWER, Agent, Said, Team
 from agentcompile.agents.answers import UNREADABLE, read_plan
 from agentcompile.agents.arms import ARMS
@@ -133,7 +133,7 @@ class Broken:
     def __init__(self, error: WireError) -> None:
         self.error = error
 
-    def send(self, ask: Ask) -> Reply:
+    def send(self, ask: ModelRequest) -> Reply:
         raise self.error
 
     def close(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from agentcompile.agents.journal import Journal, nodes_of, opened_of, read_entries
+from agentcompile.agents.journal import SessionJournal, nodes_of, opened_of, read_entries
 from agentcompile.agents.refining import Settings, refine
-from agentcompile.ir.attempt import Judged, Times, Written
+from agentcompile.ir.attempt import Evaluated, Times, Written
 from tests.unit.refined import CONTRACT, RAN, Script, contract_in, draft
 
 
@@ -17,17 +17,17 @@ class Moment:
     def __init__(self) -> None:
         self.times = Times(reference_ns=1000.0, incumbent_ns=700.0, arms='{"fastest":"pytorch"}')
 
-    def judge(self, written: Written) -> Judged:
-        """Judge by the first line: the time, and its share of the reference's beside it."""
+    def evaluate(self, written: Written) -> Evaluated:
+        """AttemptEvaluator by the first line: the time, and its share of the reference's beside it."""
         ns, share = written.kernel.partition("\n")[0].removeprefix("// ").split()
-        return Judged(verdict=RAN, ns=float(ns), over_reference=float(share), times=self.times)
+        return Evaluated(verdict=RAN, ns=float(ns), over_reference=float(share), times=self.times)
 
 
 def test_times_that_were_taken_at_a_busy_moment_are_taken_anew_for_all_that_follows(tmp_path: Path) -> None:
     opened = replace(CONTRACT, reference_ns=10_000.0, incumbent_ns=7_451.0, measured={"baseline": {"fastest": "?"}})
     answers = ["// 1030 1.03\n", "// 3000 0.6\n", "// 690 0.69\n"]
     script = Script(lambda prompt, data: draft(answers[data["attempt"] - 1]))
-    with Journal(tmp_path / "journal") as journal:
+    with SessionJournal(tmp_path / "journal") as journal:
         found = refine(opened, Moment(), script, journal, Settings(arm="search-only", strategy="greedy", attempts=3))
     systems = [contract_in(prompt.system) for prompt in script.asked]
     assert [one["incumbent_us"] for one in systems] == [7.451, 0.7, 0.7]

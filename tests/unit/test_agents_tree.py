@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from agentcompile.agents.journal import Entry, Journal, Opened, Pruned, Refused, attempts_of, nodes_of, spent_of
+from agentcompile.agents.journal import Entry, Opened, Pruned, Refused, SessionJournal, attempts_of, nodes_of, spent_of
 from agentcompile.agents.tree import (
     Node,
     RoleStep,
@@ -26,7 +26,7 @@ from agentcompile.agents.tree import (
 from agentcompile.agents.windows import alone, window
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.advice import Usage
-from agentcompile.ir.attempt import Judged, Role, Times, Written
+from agentcompile.ir.attempt import Evaluated, Role, Times, Written
 from agentcompile.ir.trial import Cancelled, Disturbed
 from tests.unit.refined import BROKEN, node, tree
 
@@ -70,6 +70,12 @@ def test_a_branch_is_dead_after_three_failed_children_and_no_success() -> None:
     mended = (*three, node(12, 10, 900))
     assert dead(mended) == frozenset(), "a success below keeps it alive"
     assert dead(tree((0, FAILED), (0, FAILED), (0, FAILED))) == frozenset(), "never the root"
+
+
+def test_a_child_that_was_disturbed_is_no_failed_one() -> None:
+    for verdict in (Disturbed(stage="measure", detail="killed by SIGKILL"), Cancelled(stage="measure")):
+        assert dead((*TREE, replace(node(11, 2), verdict=verdict))) == frozenset()
+        assert dead((*TREE, replace(node(11, 2), verdict=verdict), node(12, 2))) == {2, 6, 7, 10, 11, 12}
 
 
 def test_the_failing_lineage_goes_up_to_the_nearest_sound_node() -> None:
@@ -127,14 +133,14 @@ ENTRIES: list[Entry] = [
 
 
 def filled(path: Path) -> Path:
-    with Journal(path) as journal:
+    with SessionJournal(path) as journal:
         for entry in ENTRIES:
             journal.append(entry)
     return path
 
 
 def test_a_journal_gives_the_same_tree(tmp_path: Path) -> None:
-    with Journal(filled(tmp_path / "session" / "journal.jsonl")) as journal:
+    with SessionJournal(filled(tmp_path / "session" / "journal.jsonl")) as journal:
         assert list(journal.entries) == ENTRIES
         assert nodes_of(journal.entries) == (TREE[0], replace(TREE[1], pruned=True), *TREE[2:])
         assert attempts_of(journal.entries) == 11
@@ -158,7 +164,7 @@ def test_a_torn_last_line_is_ignored_wherever_it_was_cut(tmp_path: Path) -> None
     path = tmp_path / "cut"
     for size in range(before, len(data)):
         path.write_bytes(data[:size])
-        with Journal(path) as journal:
+        with SessionJournal(path) as journal:
             assert list(journal.entries) == ENTRIES[:-1], size
             journal.append(ENTRIES[-1])
         assert path.read_bytes() == data
@@ -180,7 +186,7 @@ def test_a_line_that_is_no_entry_is_refused_with_its_number(tmp_path: Path, wron
     path = filled(tmp_path / "journal")
     path.write_bytes(path.read_bytes() + wrong)
     with pytest.raises(AgentCompileError, match=rf"journal:{len(ENTRIES) + 1}: "):
-        Journal(path)
+        SessionJournal(path)
 
 
 def test_entries_that_are_no_tree_are_refused(tmp_path: Path) -> None:
@@ -192,13 +198,13 @@ def test_entries_that_are_no_tree_are_refused(tmp_path: Path) -> None:
         path = tmp_path / f"wrong{at}"
         path.write_bytes(b"".join(kept))
         with pytest.raises(AgentCompileError):
-            Journal(path)
+            SessionJournal(path)
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_of_the_environment(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(AgentCompileError) as caught:
-        Journal(tmp_path / "file" / "journal")
+        SessionJournal(tmp_path / "file" / "journal")
     assert caught.value.exit_code == ExitCode.ENVIRONMENT
 
 
@@ -207,5 +213,5 @@ def test_a_disturbed_verdict_is_not_settled() -> None:
     assert not Node(id=1, parent=0, verdict=Disturbed(stage="measure")).settled
     assert not Node(id=1, parent=0, verdict=Cancelled(stage="measure")).settled
     assert not TREE[0].settled
-    assert Judged(verdict=BROKEN).ns == math.inf
+    assert Evaluated(verdict=BROKEN).ns == math.inf
     assert Written(manifest="a", kernel="b").digest != Written(manifest="ab", kernel="").digest

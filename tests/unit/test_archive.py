@@ -18,7 +18,7 @@ from agentcompile.advice.exchange import Cassette, Exchange
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.step_clock import policy_digest
 from agentcompile.events import TrialFinished
-from agentcompile.interchange.archive import ABOUT, FACTS, LIMITS, NAMES, Limits, pack, read, unpack
+from agentcompile.interchange.archive import ABOUT, FACTS, LIMITS, NAMES, TarballLimits, pack, read, unpack
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import digest
@@ -132,10 +132,10 @@ def test_a_run_with_a_damaged_event_is_not_packed(run: RunDirectory, options: Op
 
 def test_a_run_that_does_not_fit_says_what_is_large(run: RunDirectory, options: Options, tmp_path: Path) -> None:
     with pytest.raises(AgentCompileError, match=r"packed.*100 B; what is large is events\.jsonl") as caught:
-        pack(run, options, tmp_path / "x", limits=Limits(packed_bytes=100))
+        pack(run, options, tmp_path / "x", limits=TarballLimits(packed_bytes=100))
     assert "copy the run's folder" in caught.value.hint
     with pytest.raises(AgentCompileError, match="unpacked"):
-        pack(run, options, tmp_path / "x", limits=Limits(unpacked_bytes=200))
+        pack(run, options, tmp_path / "x", limits=TarballLimits(unpacked_bytes=200))
     assert not (tmp_path / "x").exists()
 
 
@@ -194,7 +194,7 @@ def tar_of(files: Mapping[str, bytes], *more: tarfile.TarInfo) -> bytes:
     return made.getvalue()
 
 
-def refused(data: bytes, folder: Path, limits: Limits = LIMITS) -> AgentCompileError:
+def refused(data: bytes, folder: Path, limits: TarballLimits = LIMITS) -> AgentCompileError:
     """The error that reading `data` as an archive gives; it names the file and has a remedy, and nothing is written."""
     file = folder / "hostile.run.tar.xz"
     file.write_bytes(data)
@@ -255,7 +255,7 @@ def test_a_file_that_declares_more_than_is_allowed_is_refused(packed: Path, tmp_
 def test_an_archive_that_unpacks_to_more_than_is_allowed_is_refused(tmp_path: Path) -> None:
     bomb = lzma.compress(bytes(64 << 20), preset=0)
     assert len(bomb) < 1 << 20
-    assert "unpacks to more" in refused(bomb, tmp_path, Limits(unpacked_bytes=1 << 20)).message
+    assert "unpacks to more" in refused(bomb, tmp_path, TarballLimits(unpacked_bytes=1 << 20)).message
 
 
 def test_an_archive_that_wants_much_memory_is_refused(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def test_a_name_that_is_no_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_facts_under_other_keys_do_not_enter_the_store(packed: Path, options: Options, tmp_path: Path) -> None:
-    """An archive cannot vouch for kernels that its run never judged."""
+    """An archive cannot vouch for kernels that its run never evaluated."""
     foreign = accepted_key("another source", REGION, TARGET.digest)
     facts = {"notes": {foreign: 1, "../../x": 1}, "ceilings": {digest("ceiling/1", "another"): encode(CEILING)}}
     file = tmp_path / "hostile"

@@ -14,12 +14,12 @@ import pytest
 
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
-from agentcompile.advice.wire import Ask, Reply
+from agentcompile.advice.wire import ModelRequest, Reply
 from agentcompile.agents.agents import LONGEST_ANSWER, Agent, Team
 from agentcompile.agents.refining import ARMS, Asks
 from agentcompile.agents.tree import Node
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.attempt import Judged, Role, Written
+from agentcompile.ir.attempt import Evaluated, Role, Written
 from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, NumericReport, Rejected, TimedOut
 from bench.harness.ledger import Ledger as Kept
@@ -192,15 +192,15 @@ class World:
         world = self
 
         class Mortal(Gate):
-            def judge(self, written: Written) -> Judged:
+            def evaluate(self, written: Written) -> Evaluated:
                 world.step()
-                return super().judge(written)
+                return super().evaluate(written)
 
         def again(node: Node) -> tuple[Beside, ...] | Untimed:
             return self.untimed or beside(1000.0 / node.ns, 900.0 / node.ns)
 
         facts = TaskFacts(name=path.stem, text=text, us={"pytorch": 1.0})
-        yield Gates(contract=CONTRACT, judge=Mortal(), facts=facts, device="Test CPU", again=again)
+        yield Gates(contract=CONTRACT, evaluator=Mortal(), facts=facts, device="Test CPU", again=again)
 
     def agents(self, arm: str, name: str, wire: Any) -> Team:
         roles: tuple[Role, ...] = ("plan", "code", "debug")
@@ -213,7 +213,7 @@ class World:
         world = self
 
         class Mortal(Wires):
-            def send(self, ask: Ask) -> Reply:
+            def send(self, ask: ModelRequest) -> Reply:
                 world.step()
                 if len(world.asked) >= world.silent_from:
                     return Reply(status=401, text="who are you?")

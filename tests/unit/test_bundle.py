@@ -20,7 +20,7 @@ from agentcompile.lockfile.bundle import ABOUT, LOCK, Bundle, Tools, beside, rea
 from agentcompile.lockfile.files import render_lock
 from agentcompile.replay.sources import LockSources
 from agentcompile.system.store import Store
-from agentcompile.system.tarball import Limits, TarballError, pack, unpack
+from agentcompile.system.tarball import TarballError, TarballLimits, pack, unpack
 
 SOURCE = Source(
     language="cpp",
@@ -69,21 +69,21 @@ def test_the_script_of_a_bundle_builds_its_sources(path: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("part", ["sources", "templates"])
 def test_a_member_with_another_content_than_its_digest_says_is_refused(part: str, path: Path) -> None:
-    files = unpack(DATA, Limits())
+    files = unpack(DATA, TarballLimits())
     name = next(name for name in files if name.startswith(part) and name.endswith(".json"))
     files[name] = files[name].replace(b"sums", b"more").replace(b"Adds", b"Does")
     refused(path, pack(files), name, "digest")
 
 
 def test_a_text_with_another_content_is_refused(path: Path) -> None:
-    files = unpack(DATA, Limits())
+    files = unpack(DATA, TarballLimits())
     name = next(name for name in files if name.endswith(".cpp"))
     refused(path, pack({**files, name: files[name].replace(b"2", b"3")}), "digest")
     refused(path, pack({**files, name: b"\xff"}), "sources/")
 
 
 def test_what_no_bundle_holds_is_refused(path: Path) -> None:
-    files = unpack(DATA, Limits())
+    files = unpack(DATA, TarballLimits())
     refused(path, pack({**files, "sources/x.sh": b"rm"}), "sources/x.sh")
     refused(path, pack({name: data for name, data in files.items() if name != LOCK}), LOCK)
     refused(path, pack({**files, ABOUT: b'{"version": 2}'}), "newer")
@@ -93,7 +93,7 @@ def test_what_no_bundle_holds_is_refused(path: Path) -> None:
 
 
 def test_a_bundle_has_what_its_table_of_contents_lists_and_nothing_more(path: Path) -> None:
-    files = unpack(DATA, Limits())
+    files = unpack(DATA, TarballLimits())
     for name in files:
         if name != ABOUT and not name.endswith(".cpp"):
             refused(path, pack({one: data for one, data in files.items() if one != name}), name, "missing")
@@ -123,10 +123,10 @@ def test_every_cut_and_flipped_byte_is_refused(path: Path) -> None:
         refused(path, DATA[:end])
     for at in range(0, len(DATA), 61):
         try:
-            found = unpack(DATA[:at] + bytes([DATA[at] ^ 1]) + DATA[at + 1 :], Limits())
+            found = unpack(DATA[:at] + bytes([DATA[at] ^ 1]) + DATA[at + 1 :], TarballLimits())
         except TarballError:
             continue
-        assert found == unpack(DATA, Limits())
+        assert found == unpack(DATA, TarballLimits())
 
 
 def test_the_store_gives_a_source_by_its_digest_and_nothing_that_was_damaged(tmp_path: Path) -> None:

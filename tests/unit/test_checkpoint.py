@@ -1,4 +1,4 @@
-"""Checkpoints: what is read, and what every kind of broken one says. Headers are judged without torch."""
+"""Checkpoints: what is read, and what every kind of broken one says. Headers are evaluated without torch."""
 
 from __future__ import annotations
 

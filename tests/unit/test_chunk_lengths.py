@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 from agentcompile import check
-from agentcompile.evaluation.chunk import any_chunk, at_length, lengths, longest, validated
+from agentcompile.evaluation.chunk import any_chunk, at_length, lengths, validated
 from agentcompile.ir.graph import TOKENS
 from agentcompile.ir.region import Regime, Region
 from agentcompile.ir.template import COUNT, Launch, Template
 from agentcompile.ir.trial import Check, NumericReport
 from agentcompile.ops.layouts import fits
 from agentcompile.regions.partition import partition
+from agentcompile.validate.coverage import chunks
 from tests.unit.graphs import Shape, decoder
 from tests.unit.runs import TARGET
 
@@ -41,10 +42,10 @@ def test_a_region_has_a_length_and_what_it_was_made_for_stays() -> None:
 
 def test_no_chunk_is_longer_than_the_cache_or_its_tables() -> None:
     found = regions()
-    assert longest(found["qknorm-rope-attention-prefill"]) == CONTEXT < 256
-    assert longest(found["position-tables"]) == CONTEXT
-    assert longest(found["cache-append"]) == CONTEXT
-    assert longest(found["linear"]) == 256
+    assert found["qknorm-rope-attention-prefill"].longest_chunk == CONTEXT < 256
+    assert found["position-tables"].longest_chunk == CONTEXT
+    assert found["cache-append"].longest_chunk == CONTEXT
+    assert found["linear"].longest_chunk == 256
 
 
 def test_kernels_ship_at_both_ends_beside_the_length_of_the_suite() -> None:
@@ -54,6 +55,27 @@ def test_kernels_ship_at_both_ends_beside_the_length_of_the_suite() -> None:
     short = regions(tokens=2)["linear"]
     assert validated(short) == 2
     assert [dict(one.dims)["tokens"] for one in lengths(short)] == [1]
+
+
+def test_chunks_of_all_small_lengths_begin_all_over_a_cache() -> None:
+    found = chunks(2048, 256, seed=5)
+    assert sorted(tokens for _, tokens in found) == list(range(1, 257))
+    assert {tokens for _, tokens in found[:66]} == set(range(1, 67))
+    assert all(begin >= 0 and begin + tokens <= 2048 for begin, tokens in found)
+    assert {begin // 256 for begin, _ in found} == set(range(8))
+    assert {begin % 64 for begin, _ in found} >= {0, 1, 63}
+    assert any(begin + tokens == 2048 for begin, tokens in found)
+    assert chunks(2048, 256, seed=6) != found
+
+
+def test_of_long_chunks_every_residue_and_random_lengths_are_tested() -> None:
+    found = {tokens for _, tokens in chunks(4096, 2048, seed=5)}
+    assert found >= {*range(1, 67), *range(1024, 1088), 2048}
+    assert len(found) == 320
+
+
+def test_a_chunk_that_fills_its_cache_begins_at_its_first_slot() -> None:
+    assert {begin for begin, tokens in chunks(80, 80, seed=1) if tokens == 80} == {0}
 
 
 def test_a_region_of_one_length_is_left_as_it_is() -> None:

@@ -27,6 +27,7 @@ from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
 from agentcompile.replay.load import Replayed
 from agentcompile.runs import session
+from agentcompile.runs.folders import resuming
 from agentcompile.runs.progress import fold
 
 
@@ -208,7 +209,7 @@ def test_replay_counts_what_drifted() -> None:
     assert "drift: target.device: locked a, here b" in err.getvalue()
 
 
-def test_verify_takes_a_prompt_a_line(tmp_path: Path) -> None:
+def test_verify_takes_a_prompt_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "prompts").write_text("one\n\ntwo\n")
     seen: list[str] = []
 
@@ -223,6 +224,17 @@ def test_verify_takes_a_prompt_a_line(tmp_path: Path) -> None:
     (tmp_path / "prompts").write_text("\n")
     with pytest.raises(AgentCompileError, match="holds no prompt"):
         running.verify({}, Path("x"), tmp_path / "prompts", screen=screen, flow=flow(verify=verifies))
+    seen.clear()
+    monkeypatch.setattr("sys.stdin", io.StringIO("three\n\nfour\n"))
+    assert running.verify({}, Path("x"), Path("-"), screen=screen, flow=flow(verify=verifies)) == 0
+    assert seen == ["three", "four"]
+    with pytest.raises(AgentCompileError, match="stdin: holds no prompt"):
+        running.verify({}, Path("x"), Path("-"), screen=screen, flow=flow(verify=verifies))
+
+
+def test_commands_that_go_on_with_a_run_are_quoted() -> None:
+    assert resuming("/a b/run") == "agentcompile compile --resume --run-dir '/a b/run'"
+    assert resuming(Path("/a"), "refine") == "agentcompile refine --resume --run-dir /a"
 
 
 def test_explain_lists_every_trial_of_a_region(home: Path) -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from agentcompile.cli import running
-from agentcompile.cli.flow import Generator, InputPrompt, Piece, Request, Stream
+from agentcompile.cli.flow import GenerateRequest, Generator, InputPrompt, Stream, TextPiece
 from agentcompile.errors import AgentCompileError
 from tests.unit.test_cli import flow, paper
 
 
-def pieces(count: int) -> Iterator[Piece]:
+def pieces(count: int) -> Iterator[TextPiece]:
     for i in range(count):
-        yield Piece(text=f" {i}")
+        yield TextPiece(text=f" {i}")
 
 
 def generating(stream: Callable[[], Stream]) -> Callable[..., Generator]:
@@ -33,7 +33,10 @@ def test_generate_streams_the_prompt_and_its_continuation_beside_eager() -> None
     }
     asked = running.prompts_of(["go", "on"], (), chat=False)
     assert (
-        running.generate({}, Path("x"), asked, Request(), beside_eager=True, screen=screen, flow=flow(**functions)) == 0
+        running.generate(
+            {}, Path("x"), asked, GenerateRequest(), beside_eager=True, screen=screen, flow=flow(**functions)
+        )
+        == 0
     )
     assert out.getvalue() == "go 0 1 2\non 0 1 2\n"
     assert "3 tokens" in err.getvalue()
@@ -41,21 +44,21 @@ def test_generate_streams_the_prompt_and_its_continuation_beside_eager() -> None
 
 
 def ids_alone() -> Stream:
-    made = (Piece(text="", ids=(5,)), Piece(text="", ids=(7, 9), tokens=2, finish="length"))
+    made = (TextPiece(text="", ids=(5,)), TextPiece(text="", ids=(7, 9), tokens=2, finish="length"))
     return Stream(pieces=iter(made), prompt_tokens=3, has_text=False)
 
 
 def test_without_a_tokenizer_the_ids_are_shown_as_text() -> None:
     asked, how = running.prompts_of((), ["1,2,3"], chat=False), flow(generate=generating(ids_alone))
     screen, out, _ = paper()
-    assert running.generate({}, Path("x"), asked, Request(), beside_eager=False, screen=screen, flow=how) == 0
+    assert running.generate({}, Path("x"), asked, GenerateRequest(), beside_eager=False, screen=screen, flow=how) == 0
     assert out.getvalue() == "5,7,9\n"
 
 
 def test_json_has_the_ids_the_length_of_the_prompt_and_why_it_ended() -> None:
     asked, how = running.prompts_of((), ["1,2,3"], chat=False), flow(generate=generating(ids_alone))
     screen, out, _ = paper("json")
-    running.generate({}, Path("x"), asked, Request(), beside_eager=False, screen=screen, flow=how)
+    running.generate({}, Path("x"), asked, GenerateRequest(), beside_eager=False, screen=screen, flow=how)
     value = json.loads(out.getvalue())
     assert (value["text"], value["ids"], value["tokens"]) == ("", [5, 7, 9], 3)
     assert (value["prompt_tokens"], value["finish"]) == (3, "length")
@@ -63,7 +66,7 @@ def test_json_has_the_ids_the_length_of_the_prompt_and_why_it_ended() -> None:
 
 def test_a_prompt_that_is_refused_is_not_shown_first() -> None:
     def refuses(lock: Path, options: object, emit: object) -> Generator:
-        def run(prompt: InputPrompt, request: Request) -> Stream:
+        def run(prompt: InputPrompt, request: GenerateRequest) -> Stream:
             if prompt.text == "hello":
                 raise AgentCompileError("there is no tokenizer", hint="--prompt-ids")
             return ids_alone()
@@ -74,7 +77,7 @@ def test_a_prompt_that_is_refused_is_not_shown_first() -> None:
     asked = [InputPrompt(ids=(1,)), InputPrompt(text="hello")]
     with pytest.raises(AgentCompileError, match="no tokenizer"):
         running.generate(
-            {}, Path("x"), asked, Request(), beside_eager=False, screen=screen, flow=flow(generate=refuses)
+            {}, Path("x"), asked, GenerateRequest(), beside_eager=False, screen=screen, flow=flow(generate=refuses)
         )
     assert out.getvalue() == ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from agentcompile.cli import main as cli
 from agentcompile.cli.exits import Stopped
 from agentcompile.errors import AgentCompileError
 from agentcompile.lockfile.drift import difference
+from agentcompile.runs import session
 
 __all__ = ["home"]
 
@@ -29,6 +31,53 @@ def test_a_run_is_resumed_and_explained_by_its_name_and_by_its_folder(home: Path
         assert "runs linear/rows(ROWS=4)" in out.getvalue()
     with pytest.raises(AgentCompileError, match="holds no run"):
         looking.explain({"run_dir": str(home / run.name)}, "linear", screen=paper()[0])
+
+
+def test_latest_is_the_run_that_was_started_last_in_every_verb(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = home / "runs" / "zz-mine"  # a name of one's own says nothing of when it began
+    for flags in ({"model": "m", "run_dir": str(first)}, {"model": "m"}):
+        compiling.compile(flags, resume=False, screen=paper()[0], flow=flow())
+    (newest,) = set((home / "runs").iterdir()) - {first}
+    assert session.runs_in(home / "runs") == (first, newest)
+    lines = (
+        ["runs", "status", "latest"], ["runs", "attach", "latest"], ["runs", "view", "latest", "--speed", "0"],
+        ["watch", "latest"], ["decide", "latest"], ["explain", "linear", "--run-dir", "latest"],
+        ["runs", "pack", "latest", "--out", str(tmp_path / "a.xz")],
+        ["report", "latest", "--out", str(tmp_path / "a.html")], ["runs", "rm", "latest", "--yes"],
+    )  # fmt: skip
+    for line in lines:
+        assert cli.main([*line, "--json"]) == 0, line
+        out = capsys.readouterr().out
+        assert newest.name in out, line
+        assert first.name not in out, line
+    assert session.runs_in(home / "runs") == (first,)
+
+
+def test_runs_of_one_second_are_in_their_order(tmp_path: Path) -> None:
+    names = ["20260101-000000-m", *(f"20260101-000000-m-{at}" for at in range(2, 12))]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / session.OPTIONS).touch()
+        os.utime(tmp_path / name / session.OPTIONS, (1, 1))
+    assert [path.name for path in session.runs_in(tmp_path)] == names
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["runs", "status"], ["runs", "pack"], ["report"], ["watch"], ["diff", "x.lock.toml"],
+        ["export", "--format", "t4", "--out", "o"], ["refine", "show"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_name_that_no_file_system_takes_is_a_usage_error(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    Path("x.lock.toml").touch()
+    assert cli.main([*verb, "n" * 300]) == 2
+    err = capsys.readouterr().err
+    assert "255 in each part" in err
+    assert "internal" not in err
 
 
 @pytest.mark.parametrize("name", ["folder", "preset:sample", "m.gguf"])

@@ -22,6 +22,9 @@ FULL = Path("/dev/full")
         ("--version", "1"),
         ("compile --help", ""),
         ("bench -h", ""),
+        ("bench -h", "1"),
+        ("bench campaign -h", ""),
+        ("bench campaign -h", "1"),
     ],
 )
 def test_a_full_stdout_is_told_without_a_traceback(line: str, unbuffered: str) -> None:

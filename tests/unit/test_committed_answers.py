@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcompile.advice.exchange import Cassette, Exchange
-from agentcompile.agents.answers import Draft, Planned, read_draft, read_plan
+from agentcompile.agents.answers import Draft, PlanAnswer, read_draft, read_plan
 from agentcompile.agents.arms import ARMS, roles_of
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +42,7 @@ def test_eight_tasks_were_answered_in_every_role_of_the_arm_that_plans() -> None
 def test_a_session_s_answers_are_of_its_arm_and_its_task_s_text_is_that_of_the_package(folder: Path) -> None:
     task, arm = task_and_arm(folder.name)
     text = (ROOT / f"bench/tasks/{task}.py").read_text(encoding="utf-8")
-    read: list[Planned | Draft | str] = []
+    read: list[PlanAnswer | Draft | str] = []
     for exchange in Cassette(folder).exchanges.values():
         role = role_of(exchange)
         assert role in roles_of(ARMS[arm])

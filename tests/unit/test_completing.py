@@ -87,7 +87,7 @@ def test_regions_of_a_run_that_is_not_there_or_found_none_are_no_error(run: RunD
     from agentcompile.cli.main import app
 
     command = get_command(app).commands["decide"]  # type: ignore[attr-defined] # a group has them
-    for name, found in (("20250101-000000-older", []), ("gone", []), ("latest", ["linear@aaaaaa"])):
+    for name, found in (("20250101-000000-older", []), ("gone", []), ("n" * 300, []), ("latest", ["linear@aaaaaa"])):
         context = typer.Context(command)
         context.params = {"run": name}
         assert completing.regions(context, "") == found

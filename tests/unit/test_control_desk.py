@@ -155,7 +155,7 @@ def test_a_screen_on_a_run_at_rest_changes_nothing(rest: RunDirectory) -> None:
     assert (rest.path / EVENTS).read_bytes() == before
 
 
-def test_a_candidate_that_is_cancelled_is_given_up_and_one_that_is_rerun_is_judged(
+def test_a_candidate_that_is_cancelled_is_given_up_and_one_that_is_rerun_is_evaluated(
     live: tuple[RunDirectory, subprocess.Popen[bytes]],
 ) -> None:
     run, _ = live

@@ -23,7 +23,7 @@ from agentcompile.search.points import Points, points_of
 from agentcompile.space import OutsideError, Space
 from tests.templates.shapes import Extents, region
 from tests.templates.suite import CATALOG
-from tests.unit.fakes import RecordedJudge, linear_region, rows_template, target
+from tests.unit.fakes import RecordedEvaluator, linear_region, rows_template, target
 
 NONE = Advice(label="none")
 COURSES = [name for name, method in STRATEGIES.items() if isinstance(method.regions, Explorer)]
@@ -51,10 +51,10 @@ def truth() -> dict[str, float]:
 def run(
     strategy: RegionStrategy, budget: Budget, *, advice: Advice = NONE, candidates: Sequence[Candidate] = ()
 ) -> list[Trial]:
-    judge, trials = RecordedJudge(truth()), list[Trial]()
+    evaluator, trials = RecordedEvaluator(truth()), list[Trial]()
     task = SearchTask(candidates=tuple(candidates) or space(), advice=advice)
     while (proposal := strategy.propose(task, trials, budget)).candidates:
-        trials += judge.judge(proposal.candidates, proposal.rounds)
+        trials += evaluator.evaluate(proposal.candidates, proposal.rounds)
         assert len(trials) < 10_000, "the strategy does not end"
     return trials
 
@@ -69,14 +69,14 @@ def evaluations(name: str, seed: int) -> int:
 
 @pytest.mark.parametrize("name", COURSES)
 def test_a_kept_course_proposes_what_one_replayed_from_the_trials_does(name: str) -> None:
-    kept, trials, judge = strategy_of(name).regions, list[Trial](), RecordedJudge(truth())
+    kept, trials, evaluator = strategy_of(name).regions, list[Trial](), RecordedEvaluator(truth())
     budget = Budget(trials=70, seed=5, batch=3)
     task = SearchTask(candidates=space(), advice=NONE)
     while (proposal := kept.propose(task, trials, budget)).candidates:
         course = kept.course if isinstance(kept, Explorer) else None
         assert course is not None
         assert Explorer(course).propose(task, trials, budget) == proposal
-        trials += judge.judge(proposal.candidates, proposal.rounds)
+        trials += evaluator.evaluate(proposal.candidates, proposal.rounds)
     assert len({trial.candidate.id for trial in trials}) == 70
 
 
@@ -101,10 +101,10 @@ def test_advice_and_every_template_come_first(name: str) -> None:
 
 @pytest.mark.parametrize("name", COURSES)
 def test_where_all_fail_or_there_is_one_point_the_search_ends(name: str) -> None:
-    judge, trials = RecordedJudge({}), list[Trial]()
+    evaluator, trials = RecordedEvaluator({}), list[Trial]()
     task = SearchTask(candidates=space()[:50], advice=NONE)
     while (proposal := strategy_of(name).regions.propose(task, trials, Budget(trials=200))).candidates:
-        trials += judge.judge(proposal.candidates, proposal.rounds)
+        trials += evaluator.evaluate(proposal.candidates, proposal.rounds)
     assert len(trials) == 50
     assert {
         trial.candidate.id for trial in run(strategy_of(name).regions, Budget(trials=9), candidates=space()[:1])

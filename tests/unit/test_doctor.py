@@ -113,7 +113,7 @@ def test_what_cuda_lacks_is_an_error_where_cuda_is_compiled_for() -> None:
             "CUDA 12.4 is older than NVRTC 13.0",
             "CUDA 13.0",
         ),
-        (replace(WHOLE, torch_cuda=None, torch_sees=False), "torch cuda build", "missing", "without", "/cu130"),
+        (replace(WHOLE, torch_cuda=None, torch_sees=False), "torch cuda build", "missing", "without", "CUDA 13.0"),
         (replace(WHOLE, torch_cuda=None, torch_sees=False), "torch sees a gpu", "missing", "no", "PyTorch with CUDA"),
         (replace(WHOLE, torch_sees=False, torch_said="too old"), "torch sees a gpu", "missing", "too old", "13.0"),
         (replace(WHOLE, torch_sees=False, visible=""), "torch sees a gpu", "missing", "hides", "unset"),
@@ -180,7 +180,17 @@ def test_a_folder_that_cannot_be_written_is_missing(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AGENTCOMPILE_HOME", str(tmp_path / "file"))
     code, _, rows = check(flow())
     assert code == ExitCode.ENVIRONMENT
-    assert "AGENTCOMPILE_HOME" in rows[str(tmp_path / "file/runs")].remedy
+    assert rows["runs"].value.startswith(str(tmp_path / "file/runs"))
+    assert "AGENTCOMPILE_HOME" in rows["runs"].remedy
+
+
+def test_states_and_names_stand_side_by_side_where_a_folder_s_path_is_long(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AGENTCOMPILE_HOME", str(tmp_path / ("long-" * 20)))
+    _, text, _ = check(flow(), Cuda())
+    assert "MISSING  nvidia-driver" in text
+    assert f"ok       cache\n  {tmp_path}" in text
 
 
 def test_a_quarantined_template_is_told_with_its_remedy_and_the_machine_is_sound(

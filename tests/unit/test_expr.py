@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from agentcompile.ir.evaluate import EvaluationError, evaluate, explain
 from agentcompile.ir.expr import (
     MAX_VALUE,
-    Binary,
-    Call,
+    BinaryOp,
     Compare,
     Expr,
     ExprError,
+    FunctionCall,
     IfElse,
     Int,
     Logic,
@@ -37,12 +37,12 @@ def _nested(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     return st.one_of(
         st.builds(Negate, inner),
         st.builds(Not, inner),
-        st.builds(Binary, st.sampled_from(["+", "-", "*", "//", "%"]), inner, inner),
+        st.builds(BinaryOp, st.sampled_from(["+", "-", "*", "//", "%"]), inner, inner),
         compare,
         st.builds(Logic, st.sampled_from(["and", "or"]), several),
         st.builds(IfElse, inner, inner, inner),
-        st.builds(Call, st.sampled_from(["min", "max"]), several),
-        st.builds(lambda f, a, b: Call(f, (a, b)), st.sampled_from(["ceil_div", "round_up"]), inner, inner),
+        st.builds(FunctionCall, st.sampled_from(["min", "max"]), several),
+        st.builds(lambda f, a, b: FunctionCall(f, (a, b)), st.sampled_from(["ceil_div", "round_up"]), inner, inner),
     )
 
 

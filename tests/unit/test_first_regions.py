@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agentcompile.events import Event, Warned
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.graph import Graph
 from agentcompile.ir.region import Regime, Region
@@ -23,7 +24,7 @@ from agentcompile.tuning.baselines import BaselineTimes
 from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.partitions import Cut
 from agentcompile.tuning.run_trials import RunTrials
-from agentcompile.tuning.scheduler import BATCH, FINISH_TIMES, TaskScheduler
+from agentcompile.tuning.scheduler import BATCH, FINISH_TIMES, Finishing, TaskScheduler
 from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.untimed import Estimates
 from tests.unit import runs
@@ -146,7 +147,7 @@ def test_on_a_gpu_all_regions_of_a_chunk_are_needed() -> None:
     assert needed >= {id(task) for task in desk.prompts}
 
 
-class Judge:
+class AttemptEvaluator:
     """Prepares nothing, and takes a second for each task."""
 
     def __init__(self) -> None:
@@ -170,20 +171,20 @@ class Judge:
 )
 def test_without_time_only_needed_regions_are_tried(tmp_path: Path, seconds: float, tried: int) -> None:
     tasks = [of_rows(64 * at) for at in range(1, 31)]
-    judge: Any = Judge()
+    evaluator: Any = AttemptEvaluator()
     notes, jobs = Notes(Store(tmp_path)), JobMaker(target())
-    baselines = BaselineTimes(judge, notes, target(), "p", 0)
+    baselines = BaselineTimes(evaluator, notes, target(), "p", 0)
     trials = RunTrials(tasks, jobs)
-    scheduler = TaskScheduler(trials, judge, baselines, "dram", lambda: seconds - judge.now)
+    scheduler = TaskScheduler(trials, evaluator, baselines, "dram", lambda: seconds - evaluator.now)
 
     def needed(tried: Collection[str]) -> list[TuneTask]:
         return [task for task in tasks[:10] if task.region.id not in tried]
 
     scheduler.try_first_candidates(1000, needed, lambda _: tasks[10:])
-    assert judge.tried == [task.region.id for task in tasks[:tried]]
-    assert list(trials.by_region) == judge.tried, "those that were not tried have no entry"
-    assert judge.prepared[0] == 10
-    assert all(one <= BATCH for one in judge.prepared[1:])
+    assert evaluator.tried == [task.region.id for task in tasks[:tried]]
+    assert list(trials.by_region) == evaluator.tried, "those that were not tried have no entry"
+    assert evaluator.prepared[0] == 10
+    assert all(one <= BATCH for one in evaluator.prepared[1:])
 
 
 @pytest.mark.parametrize("each_s", [1.0, 4.0], ids=["quiet", "busy"])
@@ -192,7 +193,7 @@ def test_confirming_leaves_time_for_acceptance_which_takes_about_as_long_as_firs
 ) -> None:
     tasks, confirming = [of_rows(64 * at) for at in range(1, 11)], list[float]()
 
-    class Slow(Judge):
+    class Slow(AttemptEvaluator):
         def first_trials(self, task: TuneTask, most: int, fresh: int, left: Any) -> list[Any]:
             self.now += each_s - 1.0
             return [SimpleNamespace(verdict=None, **vars(one)) for one in super().first_trials(task, most, fresh, left)]
@@ -201,16 +202,16 @@ def test_confirming_leaves_time_for_acceptance_which_takes_about_as_long_as_firs
             confirming.append(left() * (len(tasks) - len(confirming)))
             return []
 
-    judge: Any = Slow()
-    baselines = BaselineTimes(judge, Notes(Store(tmp_path)), target(), "p", 0)
+    evaluator: Any = Slow()
+    baselines = BaselineTimes(evaluator, Notes(Store(tmp_path)), target(), "p", 0)
     for task in tasks:
         baselines.note(task.region.id, 1000)
 
     def until(end_s: float) -> Callable[[], float]:
-        return lambda: end_s - judge.now
+        return lambda: end_s - evaluator.now
 
     scheduler = TaskScheduler(
-        RunTrials(tasks, JobMaker(target())), judge, baselines, "dram", *map(until, (50, 75, 100))
+        RunTrials(tasks, JobMaker(target())), evaluator, baselines, "dram", *map(until, (50, 75, 100))
     )
     scheduler.try_first_candidates(1000)
     scheduler.confirm(tasks)
@@ -238,17 +239,17 @@ def test_pytorchs_time_of_an_untried_region_is_estimated_from_tried_ones_of_its_
 
 def test_a_search_that_is_short_of_time_estimates_what_pytorch_takes_where_nothing_serves(tmp_path: Path) -> None:
     tried, unserved = of_rows(64), of_rows(128).region
-    judge: Any = Judge()
+    evaluator: Any = AttemptEvaluator()
     measured = list[str]()
 
     def of(found: dict[str, int], seconds: float) -> float:
         baselines: Any = SimpleNamespace(
             has=lambda region: region.id in found, of=lambda region, _: measured.append(region.id) or found[region.id]
         )
-        judge.now = 0.0
+        evaluator.now = 0.0
         trials = RunTrials([tried], JobMaker(target()))
         scheduler = TaskScheduler(
-            trials, judge, baselines, "dram", lambda: seconds - judge.now, estimate=lambda region: 1000.0
+            trials, evaluator, baselines, "dram", lambda: seconds - evaluator.now, estimate=lambda region: 1000.0
         )
         scheduler.try_first_candidates(1)
         return scheduler.fallback_ns(unserved)
@@ -259,7 +260,7 @@ def test_a_search_that_is_short_of_time_estimates_what_pytorch_takes_where_nothi
     assert of({tried.region.id: 3000, unserved.id: 7000}, 100.0) == 7000.0
 
 
-class Searcher(Judge):
+class Searcher(AttemptEvaluator):
     """Finds nothing, and keeps which regions it was asked about."""
 
     def __init__(self) -> None:
@@ -277,22 +278,22 @@ class Searcher(Judge):
 
 def test_an_untried_region_may_be_searched_and_one_without_trials_is_not_confirmed(tmp_path: Path) -> None:
     tried, untried = of_rows(64), of_rows(128)
-    judge: Any = Searcher()
-    baselines = BaselineTimes(judge, Notes(Store(tmp_path)), target(), "p", 0)
+    evaluator: Any = Searcher()
+    baselines = BaselineTimes(evaluator, Notes(Store(tmp_path)), target(), "p", 0)
     baselines.note(tried.region.id, 3000)
     trials = RunTrials([tried, untried], JobMaker(target()))
     trials.put(tried.region.id, [runs.trial()])
-    scheduler = TaskScheduler(trials, judge, baselines, "dram", lambda: 9.0, estimate=lambda region: 1000.0)
+    scheduler = TaskScheduler(trials, evaluator, baselines, "dram", lambda: 9.0, estimate=lambda region: 1000.0)
     scheduler.confirm([tried, untried])
-    assert judge.confirmed == [tried.region.id]
+    assert evaluator.confirmed == [tried.region.id]
     assert untried.region.id not in trials.by_region, "it still counts as untried"
     assert scheduler.fallback_ns(untried.region) == 3000.0
     scheduler.search([untried], 100, None)  # type: ignore[arg-type]
     assert untried.region.id not in trials.by_region, "nor does a search that found nothing make it a tried one"
-    judge.search = lambda task, *_: judge.searched.append(task.region.id) or [runs.trial()]
+    evaluator.search = lambda task, *_: evaluator.searched.append(task.region.id) or [runs.trial()]
     baselines.note(untried.region.id, 4000)
     scheduler.search([tried, untried], 100, None)  # type: ignore[arg-type]
-    assert set(judge.searched) == {tried.region.id, untried.region.id}
+    assert set(evaluator.searched) == {tried.region.id, untried.region.id}
 
 
 @pytest.mark.parametrize(
@@ -302,29 +303,62 @@ def test_a_search_leaves_the_time_in_which_finalists_are_confirmed(
     tmp_path: Path, first_s: float, left_s: float
 ) -> None:
     one, found = of_rows(64), list[float]()
-    judge: Any = Searcher()
-    judge.search = lambda *asked: found.append(asked[-1]()) or []
-    baselines = BaselineTimes(judge, Notes(Store(tmp_path)), target(), "p", 0)
+    evaluator: Any = Searcher()
+    evaluator.search = lambda *asked: found.append(asked[-1]()) or []
+    baselines = BaselineTimes(evaluator, Notes(Store(tmp_path)), target(), "p", 0)
     baselines.note(one.region.id, 3000)
     scheduler = TaskScheduler(
-        RunTrials([one], JobMaker(target())), judge, baselines, "dram", lambda: 50.0 + first_s - judge.now,
-        lambda: 75.0 + first_s - judge.now,
+        RunTrials([one], JobMaker(target())), evaluator, baselines, "dram", lambda: 50.0 + first_s - evaluator.now,
+        lambda: 75.0 + first_s - evaluator.now,
     )  # fmt: skip
-    judge.first_trials = lambda *_: setattr(judge, "now", first_s) or [runs.trial()]
+    evaluator.first_trials = lambda *_: setattr(evaluator, "now", first_s) or [runs.trial()]
     scheduler.try_first_candidates(1)
     scheduler.search([one], 100, None)  # type: ignore[arg-type]
     assert found == [pytest.approx(max(0.0, min(left_s, 75.0 - 1.5 * first_s)))]
 
 
+@pytest.mark.parametrize(
+    ("accept_s", "steps_s", "left_s", "said"),
+    [(0.0, 0.0, 127.0, ""), (0.0, 60.0, 72.0, ""), (0.0, 300.0, 0.0, "318 s"), (30.0, 60.0, 60.0, "")],
+)
+def test_a_search_leaves_the_time_in_which_a_plan_is_accepted_and_timed_and_says_so_when_there_is_none(
+    tmp_path: Path, accept_s: float, steps_s: float, left_s: float, said: str
+) -> None:
+    one, found, told = of_rows(64), list[float](), list[Event]()
+    evaluator: Any = Searcher()
+    evaluator.search = lambda *asked: found.append(asked[-1]()) or []
+    baselines = BaselineTimes(evaluator, Notes(Store(tmp_path)), target(), "p", 0)
+    baselines.note(one.region.id, 3000)
+    asked = list[tuple[dict[str, float], float]]()
+
+    def finishing(best: Any, fallback: Any, accepted: Any) -> Finishing:
+        asked.append((dict(best), fallback(one.region)))
+        assert not accepted
+        return Finishing(accept_s=accept_s, steps_s=steps_s)
+
+    left = [lambda: 200.0 - evaluator.now] * 3
+    scheduler = TaskScheduler(
+        RunTrials([one], JobMaker(target())), evaluator, baselines, "dram", *left, emit=told.append, finishing=finishing
+    )
+    evaluator.first_trials = lambda *_: setattr(evaluator, "now", 20.0) or [runs.trial()]
+    scheduler.try_first_candidates(1)
+    scheduler.search([one], 100, None)  # type: ignore[arg-type]
+    assert found == [pytest.approx(left_s)]
+    assert asked[0][1] == 3000, "by what PyTorch takes now"
+    warned = [event.text for event in told if isinstance(event, Warned)]
+    assert bool(warned) == bool(said)
+    assert all(said in text and "138 s more" in text for text in warned)
+
+
 def test_a_trial_that_a_person_asked_for_takes_no_first_candidates_from_its_region(tmp_path: Path) -> None:
     one, other = of_rows(64), of_rows(128)
-    judge: Any = Judge()
-    baselines = BaselineTimes(judge, Notes(Store(tmp_path)), target(), "p", 0)
+    evaluator: Any = AttemptEvaluator()
+    baselines = BaselineTimes(evaluator, Notes(Store(tmp_path)), target(), "p", 0)
     for task in (one, other):
         baselines.note(task.region.id, 3000)
     trials = RunTrials([one, other], JobMaker(target()))
     trials.put(one.region.id, [runs.trial()])
-    scheduler = TaskScheduler(trials, judge, baselines, "dram", lambda: 9.0)
+    scheduler = TaskScheduler(trials, evaluator, baselines, "dram", lambda: 9.0)
     scheduler.try_first_candidates(100)
-    assert judge.tried == [one.region.id, other.region.id]
+    assert evaluator.tried == [one.region.id, other.region.id]
     assert len(trials.of(one.region.id)) == 2

@@ -15,7 +15,7 @@ from agentcompile.ir.advice import Advice
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.timing import Clock, Round, Samples, Timing
 from agentcompile.ir.trial import Impossible, Measured, Trial
-from agentcompile.measure import impossible
+from agentcompile.measure import impossible, verdict_of
 from agentcompile.space import Space
 from agentcompile.tuning.floors import NEAR, RECHECKS, Floors
 from agentcompile.tuning.machine_trials import MachineTrials
@@ -99,6 +99,37 @@ def test_activations_that_fit_into_a_core_make_no_time_impossible() -> None:
         one = replace(bare, floor_ns=bare.region.floor_ns(RATES, "cache"))
         found = Floors(machine).floor_ns(one, timing(9 * one.floor_ns, one.floor_ns / 2), {0})  # type: ignore[arg-type]
         assert impossible(one.floor_ns / 2, found) is not fits
+
+
+def test_rows_of_a_table_that_fit_into_a_core_make_no_time_impossible() -> None:
+    """Every launch gathers some of the rows that the one before did."""
+    machine, one = Machine(1.0), task()
+    for gathered, fits in ((400_000, True), (600_000, False)):
+        cost = replace(one.region.cost, flops=0, weight_bytes=gathered, activation_bytes=0)
+        bare = replace(one, region=replace(one.region, cost=cost), residency="cache")
+        assert not bare.region.swept
+        bare = replace(bare, floor_ns=bare.region.floor_ns(RATES, "cache"))
+        found = Floors(machine).floor_ns(bare, timing(9 * bare.floor_ns, bare.floor_ns / 2), {0})  # type: ignore[arg-type]
+        assert impossible(bare.floor_ns / 2, found) is not fits
+
+
+def test_one_quick_launch_among_disturbed_ones_is_not_impossible() -> None:
+    """A measurement of too few undisturbed rounds has the quickest time of each arm, which is no usual one."""
+    once = Round(intervals_ns=((1_000_000, 1_000_000), (1_000_000, 1_100_000)), waited_ns=(600_000, 600_000))
+    quick = replace(once, intervals_ns=((1_000_000, 1_000_000), (500_000, 1_000_000)))
+    samples = Samples(
+        batch=1000, clock=Clock(quantum_ns=1, doubling=(2.0, 2.0)), rounds=(once, once, quick, once, once)
+    )
+    timed = replace(timing(1, 1), processes=(samples,))
+    real = runs.trial().verdict
+    assert isinstance(real, Measured)
+
+    def verdict(floor_ns: float) -> Measured | Impossible:
+        return verdict_of(timed, 1, 1, floor_ns, real.report, claim=0.02, comparisons=1)
+
+    assert verdict(1000).measurement.median_ns == 500
+    assert verdict(1000).kind == "measured"
+    assert verdict(1300).kind == "impossible"
 
 
 @pytest.mark.parametrize("caches", [(), (1 << 20,), (48 << 10, 1 << 20)])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from agentcompile.ir.codec import CodecError, decode, encode
 from agentcompile.ir.trial import Check, Verdict
 from agentcompile.worker.frames import HEADER, LIMIT_BYTES, MAGIC, FrameError, Splitter, pack, write_all
-from agentcompile.worker.protocol import Alive, Answer, Ask, Canary
+from agentcompile.worker.protocol import Alive, Canary, WorkerAnswer, WorkerRequest
 from tests.unit import outcomes
 
 messages = st.recursive(
@@ -79,11 +79,11 @@ def test_a_frame_longer_than_a_pipe_is_written_whole() -> None:
 
 
 def test_requests_and_replies_survive_the_trip_and_strangers_do_not() -> None:
-    ask, answer = Ask(token="t", request=Canary()), Answer(token="t", reply=Alive())
-    assert decode(Ask, encode(ask)) == ask
-    assert decode(Answer, encode(answer)) == answer
+    ask, answer = WorkerRequest(token="t", request=Canary()), WorkerAnswer(token="t", reply=Alive())
+    assert decode(WorkerRequest, encode(ask)) == ask
+    assert decode(WorkerAnswer, encode(answer)) == answer
     with pytest.raises(CodecError, match="unknown"):
-        decode(Answer, {"token": "t", "reply": {"kind": "pwned"}})
+        decode(WorkerAnswer, {"token": "t", "reply": {"kind": "pwned"}})
 
 
 @pytest.mark.parametrize("name", ["incorrect", "disturbed"])

@@ -14,7 +14,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.ir.model import ModelInfo
 from agentcompile.runtime.model import CompiledModel
 from agentcompile.runtime.request import Request, messages_of, prompts_of, request_of
-from agentcompile.runtime.settings import DEFAULTS, Settings
+from agentcompile.runtime.settings import DEFAULTS, CompletionSettings
 
 INFO = ModelInfo(
     name="tiny", architecture="Qwen3ForCausalLM", vocab=512, hidden=8, layers=1, heads=1, kv_heads=1, head_dim=8,
@@ -59,6 +59,11 @@ def test_do_sample_stands_over_the_temperature(settings: dict[str, Any], tempera
 @pytest.mark.parametrize("given", [3, [3], (3, 3), np.int64(3), np.array([3]), torch.tensor(3), torch.tensor([3])])
 def test_eos_token_id_replaces_the_checkpoints_own(given: Any) -> None:
     assert asked(eos_token_id=given).eos == (3,)
+
+
+def test_none_is_the_default_of_every_setting() -> None:
+    assert asked(**dict.fromkeys(DEFAULTS)) == asked()
+    assert asked(do_sample=False, temperature=None, top_p=None, top_k=None) == asked()
 
 
 def test_several_end_of_sequence_tokens_are_each_one() -> None:
@@ -149,4 +154,4 @@ def test_a_conversation_without_a_tokenizer_is_refused() -> None:
 def test_help_and_editors_show_every_setting_with_its_default(verb: str) -> None:
     shown = inspect.signature(getattr(CompiledModel, verb)).parameters
     assert {name: shown[name].default for name in DEFAULTS} == dict(DEFAULTS)
-    assert set(DEFAULTS) == set(Settings.__annotations__)
+    assert set(DEFAULTS) == set(CompletionSettings.__annotations__)

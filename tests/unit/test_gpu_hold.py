@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from agentcompile.worker import gpu_timing
-from agentcompile.worker.gpu_timing import Stopwatch
+from agentcompile.worker.gpu_timing import DeviceTimer
 
 
 class _Device:
@@ -63,12 +63,12 @@ def device(monkeypatch: pytest.MonkeyPatch) -> _Device:
 
 @pytest.mark.parametrize("host_ns", [5_000, 90_000, 400_000, 3_000_000])
 def test_the_hosts_time_is_in_no_interval(device: _Device, host_ns: int) -> None:
-    assert Stopwatch().elapsed(device.work(host_ns, 250_000)).ns in (250_000, 250_000 // 3)
-    assert Stopwatch().elapsed(device.work(host_ns, 250_000), before=device.cool).ns == 250_000
+    assert DeviceTimer().elapsed(device.work(host_ns, 250_000)).ns in (250_000, 250_000 // 3)
+    assert DeviceTimer().elapsed(device.work(host_ns, 250_000), before=device.cool).ns == 250_000
 
 
 def test_a_longer_hold_is_kept(device: _Device) -> None:
-    watch = Stopwatch()
+    watch = DeviceTimer()
     for _ in range(5):
         watch.elapsed(device.work(400_000, 1_000))
     assert device.holds[0] < device.holds[1] == device.holds[-1]
@@ -76,5 +76,5 @@ def test_a_longer_hold_is_kept(device: _Device) -> None:
 
 
 def test_a_host_that_is_slower_than_any_hold_does_not_loop(device: _Device) -> None:
-    assert Stopwatch().elapsed(device.work(50_000_000, 1_000), before=device.cool).ns >= 1_000
+    assert DeviceTimer().elapsed(device.work(50_000_000, 1_000), before=device.cool).ns >= 1_000
     assert len(device.holds) <= 3

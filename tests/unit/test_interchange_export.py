@@ -79,10 +79,12 @@ BOTH = find(REGION, OTHER)
 
 
 def export(name: str, format: str, out: Path, *, find: exporting.Find = BOTH) -> tuple[str, str]:
-    """What it says on stdout and on stderr."""
+    """What it says on stdout and on stderr, without the command that follows."""
     said, warned = io.StringIO(), io.StringIO()
     assert exporting.export({}, name, format, out, screen=Screen(out=said, err=warned), find=find) == 0
-    return said.getvalue(), warned.getvalue()
+    told, follows, _ = warned.getvalue().rpartition("next: agentcompile report ")
+    assert follows
+    return said.getvalue(), told
 
 
 def refused(name: str, format: str, out: Path, *, find: exporting.Find = BOTH) -> AgentCompileError:
@@ -183,6 +185,11 @@ def test_a_run_that_nobody_knows_is_refused_with_the_nearest(make: Make, tmp_pat
     assert (error.exit_code, "'20260101-120000-tny'" in error.message) == (ExitCode.USAGE, True)
     assert "did you mean 20260101-120000-tiny?" in error.hint
     assert "did you mean" not in refused("x", "t4", tmp_path / "out").hint
+
+
+def test_the_newest_run_is_named_latest_as_in_other_verbs(make: Make, tmp_path: Path) -> None:
+    make(*WHOLE)
+    assert export("latest", "t4", tmp_path / "out")[0] == f"{tmp_path / 'out'}: 3 trials of 1 regions, 2 files\n"
 
 
 def test_there_may_be_no_runs_at_all(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ MEASURED = Measured(report=outcomes.RIGHT, measurement=outcomes.measurement())
 def files(tried: Sequence[Tried], region: Region = REGION) -> dict[str, Any]:
     """A trace set as a reader finds it: a value a JSON file, a list a JSON Lines file."""
     made = {
-        one.trial.candidate.id: flashinfer.Made(
+        one.trial.candidate.id: flashinfer.KernelTexts(
             template=TEMPLATE, source=specialise(TEMPLATE, region, one.trial.candidate.params, TARGET)
         )
         for one in tried
@@ -179,7 +179,7 @@ def test_a_solution_holds_its_text_as_it_was_compiled_and_how_it_is_launched() -
 
 
 def test_a_library_call_has_no_program_text_to_give() -> None:
-    made = flashinfer.Made(
+    made = flashinfer.KernelTexts(
         template=TEMPLATE, source=replace(specialise(TEMPLATE, REGION, outcomes.candidate().params, TARGET), text="")
     )
     with pytest.raises(UnfitError, match="library call"):

@@ -44,8 +44,8 @@ def test_finalists_are_timed_in_one_process_once_time_is_up(
         seconds.append(kept["seconds"])
         return Crashed(stage="measure", signal=11)
 
-    monkeypatch.setattr(desk.judge, "prepare", prepare)
-    monkeypatch.setattr(desk.judge, "time", time)
+    monkeypatch.setattr(desk.evaluator, "prepare", prepare)
+    monkeypatch.setattr(desk.evaluator, "time", time)
     desk.tuner.confirmed(task, tuple(task.space)[:1], lambda: left_s)
     assert asked == [processes]
     assert seconds == [1.0]
@@ -84,8 +84,8 @@ def test_finalists_take_one_process_where_the_last_ones_took_longer_than_is_left
         now[0] += 4.0
         return Crashed(stage="measure", signal=11)
 
-    monkeypatch.setattr(desk.judge, "prepare", prepare)
-    monkeypatch.setattr(desk.judge, "time", time)
+    monkeypatch.setattr(desk.evaluator, "prepare", prepare)
+    monkeypatch.setattr(desk.evaluator, "time", time)
     for at, end_s in enumerate((1.0, 7.0, 13.0)):
         desk.tuner.confirmed(task, tuple(task.space)[at : at + 1], lambda end_s=end_s: end_s - now[0])  # type: ignore[misc]
     assert asked == [POLICY.confirm_processes, 1, POLICY.confirm_processes], "1 s and nothing known; 3 s; 5 s"

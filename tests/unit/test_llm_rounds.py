@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentcompile.ir.advice import Advice
-from agentcompile.ir.search_events import Node
+from agentcompile.ir.search_events import ProposalNode
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Trial
 from agentcompile.search import Budget, SearchTask
@@ -21,13 +21,25 @@ from agentcompile.search.llm_rounds import LlmRounds
 from agentcompile.search.points import points_of
 from agentcompile.search.traces import replayed
 from tests.unit.fakes import measured
-from tests.unit.rounds import BUDGET, LABELS, ORDER, WIDE, Judge, Model, nothing, search, smooth, upwards, values
+from tests.unit.rounds import (
+    BUDGET,
+    LABELS,
+    ORDER,
+    WIDE,
+    AttemptEvaluator,
+    Model,
+    nothing,
+    search,
+    smooth,
+    upwards,
+    values,
+)
 from tests.unit.test_mcts import SPACE, space_of
 from tests.unit.test_mcts import truth as small_truth
 
 
 def test_it_goes_in_rounds_of_fifteen_and_then_in_batches() -> None:
-    found = search(Judge(table=smooth()), nothing)
+    found = search(AttemptEvaluator(table=smooth()), nothing)
     assert [len(one) for one in found.rounds[:5]] == [15, 15, 15, 15, 8]
     first = [node.candidate for one in found.rounds[:4] for node in one]
     assert first == list(ORDER.order[:60])
@@ -40,7 +52,7 @@ def test_it_goes_in_rounds_of_fifteen_and_then_in_batches() -> None:
 def test_the_local_search_finds_the_summit_of_a_smooth_space(seed: int) -> None:
     table = smooth()
     budget, course = Budget(trials=100, seed=seed), LlmRounds(rounds=1)
-    found = search(Judge(table=table), None, advice=Advice(label="none"), budget=budget, course=course)
+    found = search(AttemptEvaluator(table=table), None, advice=Advice(label="none"), budget=budget, course=course)
     best = max(found.nodes, key=lambda node: table[LABELS[node.candidate]])
     assert LABELS[best.candidate] == max(table, key=lambda label: table[label])
     assert best.origin == "changed"
@@ -48,7 +60,7 @@ def test_the_local_search_finds_the_summit_of_a_smooth_space(seed: int) -> None:
 
 def test_the_local_search_changes_one_parameter_of_the_best_with_near_values_first() -> None:
     table = smooth()
-    found = search(Judge(table=table), None)
+    found = search(AttemptEvaluator(table=table), None)
     known, of = set(ORDER.order[:60]), {one.id: values(one) for one in WIDE}
     local = found.rounds[4:]
     assert local
@@ -75,7 +87,7 @@ def test_it_moves_only_to_what_is_better_when_it_is_timed_again() -> None:
     order = sorted(WIDE, key=lambda one: -table[one.label])[5:]
     lucky = next(one for one in order if sum(a != b for a, b in zip(values(one), values(order[0]), strict=True)) == 1)
 
-    class Lucky(Judge):
+    class Lucky(AttemptEvaluator):
         def _trial(self, one: Candidate, rounds: int) -> Trial:
             more = 5.0 if one == lucky and rounds == 5 else 0.0
             return measured(one, self.table[one.label] + more - 2 * (one == lucky), rounds=rounds)
@@ -91,19 +103,23 @@ def test_it_moves_only_to_what_is_better_when_it_is_timed_again() -> None:
 
 def test_where_nothing_runs_yet_the_order_goes_on_until_something_does() -> None:
     table = {label: speed for label, speed in smooth().items() if label not in {LABELS[id] for id in ORDER.order[:40]}}
-    found = search(Judge(table=table), None, course=LlmRounds(rounds=1))
+    found = search(AttemptEvaluator(table=table), None, course=LlmRounds(rounds=1))
     assert [node.candidate for one in found.rounds[:5] for node in one] == list(ORDER.order[:47])
     assert {node.origin for one in found.rounds[5:] for node in one} == {"changed"}
 
 
 def test_what_is_timed_again_costs_nothing_of_the_budget() -> None:
-    found = search(Judge(table=smooth()), None, budget=replace(BUDGET, trials=16))
+    found = search(AttemptEvaluator(table=smooth()), None, budget=replace(BUDGET, trials=16))
     assert [(rounds, len(nodes)) for rounds, nodes in found.proposals[:3]] == [(5, 15), (10, 3), (5, 1)]
 
 
 def test_every_point_is_tried_once_where_the_budget_has_room_and_then_it_ends() -> None:
     found = search(
-        Judge(table=small_truth()), None, candidates=SPACE, advice=Advice(label="none"), budget=Budget(trials=500)
+        AttemptEvaluator(table=small_truth()),
+        None,
+        candidates=SPACE,
+        advice=Advice(label="none"),
+        budget=Budget(trials=500),
     )
     assert sorted(node.candidate for node in found.nodes) == sorted(one.id for one in SPACE)
     assert len({node.parent for node in found.nodes if node.origin == "changed"}) > 1, "it fell back to others"
@@ -114,7 +130,10 @@ def test_the_first_point_of_every_template_comes_first_in_the_advised_order() ->
     first = [one.id for one in SPACE if one.template == "linear/t1"][7:12]
     then = [one.id for one in SPACE if one.template == "linear/t0"][3:30]
     found = search(
-        Judge(table=small_truth()), None, candidates=SPACE, advice=Advice(label="some", order=(*first, *then, *first))
+        AttemptEvaluator(table=small_truth()),
+        None,
+        candidates=SPACE,
+        advice=Advice(label="some", order=(*first, *then, *first)),
     )
     assert [node.candidate for node in found.rounds[0]] == [first[0], then[0], *first[1:], *then[1:10]]
 
@@ -129,7 +148,7 @@ def test_whatever_is_proposed_every_candidate_is_proposed_once_and_of_the_space(
         ways = st.lists(st.lists(st.sampled_from([*ids, "of another space"]), max_size=4).map(tuple), max_size=9)
         return known.setdefault((*focus, str(number)), data.draw(st.none() | ways.map(tuple)))
 
-    found = search(Judge(table=small_truth()), says, candidates=SPACE, budget=Budget(trials=200, batch=3))
+    found = search(AttemptEvaluator(table=small_truth()), says, candidates=SPACE, budget=Budget(trials=200, batch=3))
     assert sorted(node.candidate for node in found.nodes) == sorted(ids)
 
 
@@ -139,11 +158,11 @@ CRASH = {**dict.fromkeys(sorted(smooth())[::3], 5), **dict.fromkeys(sorted(smoot
 @pytest.mark.parametrize("advice", [ORDER, Advice(label="none")], ids=["advice", "none"])
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_a_search_that_was_killed_anywhere_proposes_and_asks_what_it_would_have(advice: Advice, noise: float) -> None:
-    def judge() -> Judge:
-        return Judge(table=smooth(), noise=noise, crash=CRASH)
+    def evaluator() -> AttemptEvaluator:
+        return AttemptEvaluator(table=smooth(), noise=noise, crash=CRASH)
 
     whole_model = Model(upwards)
-    whole = search(judge(), whole_model, advice=advice)
+    whole = search(evaluator(), whole_model, advice=advice)
     tries = Counter(trial.candidate.label for trial in whole.trials)
     lost = {trial.candidate.label for trial in whole.trials if trial.verdict.kind == "build-failed"}
     assert {tries[label] for label in lost} == {2, 3}, "some were lost when they were timed again, and when once more"
@@ -159,12 +178,12 @@ def test_a_search_that_was_killed_anywhere_proposes_and_asks_what_it_would_have(
         assert (proposal.rounds, proposal.nodes) == (rounds, nodes[len(nodes) - left :])
         assert model.asked == whole_model.asked[: len(model.asked)]
     for cut in (0, 20, 47, len(whole.trials) - 3):
-        assert search(judge(), upwards, advice=advice, trials=whole.trials[:cut]).trials == whole.trials
+        assert search(evaluator(), upwards, advice=advice, trials=whole.trials[:cut]).trials == whole.trials
 
 
 def test_advice_that_comes_late_orders_what_is_left() -> None:
     late = Advice(label="late", order=ORDER.order[::-1])
-    judge, strategy, trials = Judge(table=smooth()), Explorer(LlmRounds()), list[Trial]()
+    evaluator, strategy, trials = AttemptEvaluator(table=smooth()), Explorer(LlmRounds()), list[Trial]()
     sizes, order = list[int](), ORDER
     while True:
         if len(trials) > 15:  # as the tuner has it: what was tried comes first
@@ -179,7 +198,7 @@ def test_advice_that_comes_late_orders_what_is_left() -> None:
             assert [node.candidate for node in proposal.nodes if node.origin == "order"] == [
                 id for id in late.order if id in {node.candidate for node in proposal.nodes if node.origin == "order"}
             ]
-        trials += judge.judge(proposal.candidates, proposal.rounds)
+        trials += evaluator.evaluate(proposal.candidates, proposal.rounds)
     assert sizes[:4] == [15, 15, 15, 15]
     assert len({trial.candidate.id for trial in trials}) == BUDGET.trials
 
@@ -187,28 +206,28 @@ def test_advice_that_comes_late_orders_what_is_left() -> None:
 @pytest.mark.parametrize("trials", [0, 1])
 def test_a_budget_of_nothing_and_of_one(trials: int) -> None:
     model = Model(upwards)
-    found = search(Judge(table=smooth()), model, budget=Budget(trials=trials))
+    found = search(AttemptEvaluator(table=smooth()), model, budget=Budget(trials=trials))
     assert [node.candidate for node in found.nodes] == list(ORDER.order[:trials])
     assert model.asked == []
 
 
 def test_a_space_of_one_point_is_tried_once() -> None:
     only = space_of((1,))
-    found = search(Judge(table={only[0].label: 0.0}), upwards, candidates=only, budget=Budget(trials=9))
+    found = search(AttemptEvaluator(table={only[0].label: 0.0}), upwards, candidates=only, budget=Budget(trials=9))
     assert [node.candidate for node in found.nodes] == [only[0].id]
 
 
 def test_where_every_point_fails_each_is_tried_once_and_the_model_is_told_of_no_fastest() -> None:
     model = Model(lambda *_: ((WIDE[77].id,),))
-    found = search(Judge(table={}), model, budget=Budget(trials=600))
+    found = search(AttemptEvaluator(table={}), model, budget=Budget(trials=600))
     assert len(found.trials) == len({node.candidate for node in found.nodes}) == len(WIDE)
     assert model.asked == [(2, ()), (3, ()), (4, ())]
-    assert Node(candidate=WIDE[77].id, origin="advised") in found.rounds[1]
+    assert ProposalNode(candidate=WIDE[77].id, origin="advised") in found.rounds[1]
 
 
 def test_the_seed_decides_only_what_no_advice_names() -> None:
     def ids(seed: int, advice: Advice) -> list[str]:
-        found = search(Judge(table=smooth()), None, advice=advice, budget=replace(BUDGET, seed=seed))
+        found = search(AttemptEvaluator(table=smooth()), None, advice=advice, budget=replace(BUDGET, seed=seed))
         return [node.candidate for node in found.nodes]
 
     none = Advice(label="none", order=ORDER.order[:4])
@@ -216,12 +235,12 @@ def test_the_seed_decides_only_what_no_advice_names() -> None:
     assert ids(1, none) != ids(2, none)
     assert ids(1, none)[:4] == ids(2, none)[:4] == list(ORDER.order[:4])
     assert ids(1, ORDER) == ids(2, ORDER)
-    found = search(Judge(table=smooth()), None, advice=none)
+    found = search(AttemptEvaluator(table=smooth()), None, advice=none)
     assert [node.origin for node in found.rounds[0]] == ["order"] * 4 + ["random"] * 11
 
 
 def test_every_trace_replays_to_its_candidate_from_one_that_was_proposed_before() -> None:
-    found, points, before = search(Judge(table=smooth()), upwards), points_of(WIDE), set[str]()
+    found, points, before = search(AttemptEvaluator(table=smooth()), upwards), points_of(WIDE), set[str]()
     for _, nodes in found.proposals:
         for node in nodes:
             if node.parent:

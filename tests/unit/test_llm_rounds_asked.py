@@ -15,7 +15,7 @@ from agentcompile.advice.counsel import Counsel
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.prompt import prompt_of
-from agentcompile.advice.wire import Ask, Reply
+from agentcompile.advice.wire import ModelRequest, Reply
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Consulted, Event
 from agentcompile.ir.advice import Advice, Usage
@@ -36,29 +36,41 @@ from bench.ablation.simulate import simulate
 from tests.unit import recorded
 from tests.unit.answers import answer, question
 from tests.unit.fakes import measured
-from tests.unit.rounds import BUDGET, LABELS, ORDER, WIDE, Judge, Model, Search, nothing, search, smooth, upwards
+from tests.unit.rounds import (
+    BUDGET,
+    LABELS,
+    ORDER,
+    WIDE,
+    AttemptEvaluator,
+    Model,
+    Search,
+    nothing,
+    search,
+    smooth,
+    upwards,
+)
 
 
 def test_the_width_the_rounds_and_how_many_are_timed_again_are_settings() -> None:
     course = LlmRounds(width=4, rounds=2, again=1)
     model = Model(nothing)
-    found = search(Judge(table=smooth()), model, course=course)
+    found = search(AttemptEvaluator(table=smooth()), model, course=course)
     assert [len(one) for one in found.rounds[:3]] == [4, 4, 8]
     assert [(number, len(focus)) for number, focus in model.asked] == [(2, 1)]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_the_three_best_are_timed_twice_as_long_before_the_next_question_names_them(noise: float) -> None:
-    judge = Judge(table=smooth(), noise=noise)
-    model = Model(nothing, judge.log)
-    search(judge, model)
+    evaluator = AttemptEvaluator(table=smooth(), noise=noise)
+    model = Model(nothing, evaluator.log)
+    search(evaluator, model)
     known, longer, questions = dict[str, float](), set[str](), 0
-    table = Judge(table=smooth(), noise=noise)
-    for event in judge.log:
+    table = AttemptEvaluator(table=smooth(), noise=noise)
+    for event in evaluator.log:
         if event[0] != "asked":
             rounds, labels = event
             by_label = {one.label: one for one in WIDE}
-            for trial in table.judge([by_label[label] for label in labels], rounds):
+            for trial in table.evaluate([by_label[label] for label in labels], rounds):
                 known[trial.candidate.label] = trial.verdict.measurement.log_ratio  # type: ignore[union-attr]
             longer |= set(labels) if rounds == 10 else set()
             assert rounds != 5 or not longer & set(labels)
@@ -75,16 +87,16 @@ def test_the_three_best_are_timed_twice_as_long_before_the_next_question_names_t
 def test_where_a_time_does_not_hold_the_next_best_is_timed_again_before_the_question() -> None:
     lucky = LABELS[ORDER.order[0]]
 
-    class Lucky(Judge):
+    class Lucky(AttemptEvaluator):
         def _trial(self, one: Candidate, rounds: int) -> Trial:
             return (
                 measured(one, 9.0, rounds=rounds) if one.label == lucky and rounds == 5 else super()._trial(one, rounds)
             )
 
-    judge = Lucky(table={**smooth(), lucky: -9.0})
-    model = Model(nothing, judge.log)
-    search(judge, model)
-    before = judge.log[: judge.log.index(("asked", *model.asked[0]))]
+    evaluator = Lucky(table={**smooth(), lucky: -9.0})
+    model = Model(nothing, evaluator.log)
+    search(evaluator, model)
+    before = evaluator.log[: evaluator.log.index(("asked", *model.asked[0]))]
     assert [(rounds, len(labels)) for rounds, labels in before] == [(5, 15), (10, 3), (10, 1)]
     assert lucky in before[1][1]
     assert ORDER.order[0] not in model.asked[0][1]
@@ -92,7 +104,7 @@ def test_where_a_time_does_not_hold_the_next_best_is_timed_again_before_the_ques
 
 def test_each_round_is_asked_for_once_with_its_number() -> None:
     model = Model(upwards)
-    search(Judge(table=smooth()), model)
+    search(AttemptEvaluator(table=smooth()), model)
     assert [number for number, _ in model.asked] == [2, 3, 4]
 
 
@@ -100,7 +112,7 @@ def test_the_ends_of_its_sequences_come_first_then_their_ways_and_the_order_fill
     table, fresh = smooth(), ORDER.order[200:205]
     ways = ((fresh[0], fresh[1]), ("of another space", ORDER.order[0], fresh[2], fresh[3]), (), (fresh[4],))
     model = Model(lambda _, number: ways if number == 2 else None)
-    found = search(Judge(table=table), model)
+    found = search(AttemptEvaluator(table=table), model)
     second = found.rounds[1]
     best = max(ORDER.order[:15], key=lambda id: table[LABELS[id]])
     assert [node.candidate for node in second[:5]] == [fresh[1], fresh[3], fresh[4], fresh[0], fresh[2]]
@@ -112,7 +124,7 @@ def test_the_ends_of_its_sequences_come_first_then_their_ways_and_the_order_fill
 
 def test_a_model_that_proposes_more_than_a_round_holds_is_cut() -> None:
     many = tuple((id,) for id in ORDER.order[300:340])
-    found = search(Judge(table=smooth()), Model(lambda _, number: many if number == 2 else None))
+    found = search(AttemptEvaluator(table=smooth()), Model(lambda _, number: many if number == 2 else None))
     assert [node.candidate for node in found.rounds[1]] == list(ORDER.order[300:315])
 
 
@@ -120,22 +132,22 @@ def test_a_model_that_proposes_more_than_a_round_holds_is_cut() -> None:
     "says", [nothing, lambda *_: (), lambda focus, _: (focus,), lambda *_: (("of another space",),)]
 )
 def test_where_nothing_new_is_proposed_the_search_is_that_of_no_model(says: Consult) -> None:
-    assert search(Judge(table=smooth()), says) == search(Judge(table=smooth()), None)
+    assert search(AttemptEvaluator(table=smooth()), says) == search(AttemptEvaluator(table=smooth()), None)
 
 
 def test_rounds_end_when_half_of_the_budget_is_used_up() -> None:
     for trials, numbers in ((30, []), (31, [2]), (60, [2]), (61, [2, 3])):
         model = Model(nothing)
-        search(Judge(table=smooth()), model, budget=replace(BUDGET, trials=trials))
+        search(AttemptEvaluator(table=smooth()), model, budget=replace(BUDGET, trials=trials))
         assert [number for number, _ in model.asked] == numbers
 
 
 def test_no_question_is_asked_when_everything_is_tried() -> None:
     model = Model(nothing)
-    found = search(Judge(table=smooth()), model, candidates=WIDE[:20])
+    found = search(AttemptEvaluator(table=smooth()), model, candidates=WIDE[:20])
     assert [number for number, _ in model.asked] == [2]
     assert len(found.nodes) == 20
-    search(Judge(table=smooth()), Model(lambda *_: pytest.fail("nothing is left")), candidates=WIDE[:15])
+    search(AttemptEvaluator(table=smooth()), Model(lambda *_: pytest.fail("nothing is left")), candidates=WIDE[:15])
 
 
 def test_the_method_has_its_name_and_its_settings() -> None:
@@ -202,7 +214,7 @@ class Wired:
     def __init__(self) -> None:
         self.rounds, self.tries = list[int](), list[int]()
 
-    def send(self, ask: Ask) -> Reply:
+    def send(self, ask: ModelRequest) -> Reply:
         (region,) = json.loads(ask.user)["regions"]
         self.rounds.append(region["round"])
         self.tries.append(region.get("tries", 0))
@@ -232,7 +244,7 @@ def test_a_search_with_a_model_behind_a_wire_is_the_same_from_its_cassette(tmp_p
             return None if advice is None else tuple(sequence.points for sequence in advice.sequences)
 
         return search(
-            Judge(table=table),
+            AttemptEvaluator(table=table),
             consult,
             candidates=ASKED.candidates,
             advice=Advice(label="none"),

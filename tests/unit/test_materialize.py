@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.template import Launch, Params, Template, Workspace
 from agentcompile.materialize import specialise
+from agentcompile.materialize.cpp import HEADERS
+from agentcompile.tasks.loading import identifiers
 from tests.unit.fakes import linear_region, rows_template, target
 
 PARAMS: Params = (("ROWS", 4), ("UNROLL", 1))
@@ -162,3 +164,19 @@ def test_a_compiler_accepts_the_head_and_its_errors_name_the_template(
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == code, done.stderr
     assert "linear/rows/kernel.cpp:3" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_no_tensor_of_a_task_has_a_name_whose_type_the_headers_have(tmp_path: Path) -> None:
+    path, command = tmp_path / "kernel.cpp", ["g++", "-std=c++20"]
+    headers = "".join(f"#include <{header}>\n" for header in HEADERS)
+    path.write_text(headers)
+    seen = subprocess.run([*command, "-E", str(path)], capture_output=True, text=True, check=True).stdout
+    named = sorted(set(re.findall(r"\b([a-z][a-z0-9_]*)_t\b", seen)))
+    assert {"key", "time", "mode", "id", "off", "size", "int8"} <= set(named)
+    found = identifiers([*named, "weight"], [])
+    assert found[-1] == "weight"
+    types = "".join(f"using {name}_t = probe;\n" for name in found)
+    path.write_text(f"{headers}struct probe {{}};\n{types}")
+    checked = subprocess.run([*command, "-fsyntax-only", str(path)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr

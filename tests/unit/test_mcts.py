@@ -13,7 +13,7 @@ import pytest
 
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.codec import encode
-from agentcompile.ir.search_events import Node
+from agentcompile.ir.search_events import ProposalNode
 from agentcompile.ir.template import Candidate, Param
 from agentcompile.ir.trial import Trial
 from agentcompile.search import Budget, SearchTask
@@ -22,7 +22,7 @@ from agentcompile.search.mcts import Mcts
 from agentcompile.search.points import points_of
 from agentcompile.search.traces import replayed
 from agentcompile.space import Space
-from tests.unit.fakes import RecordedJudge, linear_region, rows_template, target
+from tests.unit.fakes import RecordedEvaluator, linear_region, rows_template, target
 
 GOLDEN = Path(__file__).with_name("mcts_tree.json")
 BUDGET = Budget(trials=40, seed=3, batch=4)
@@ -60,17 +60,17 @@ def task_of(candidates: Sequence[Candidate]) -> SearchTask:
 
 def search(
     table: Mapping[str, float], budget: Budget, task: SearchTask, trials: Sequence[Trial] = ()
-) -> tuple[list[Node], list[Trial]]:
+) -> tuple[list[ProposalNode], list[Trial]]:
     """The nodes in the order in which they were proposed, and all trials."""
-    strategy, judge, made, nodes = Explorer(Mcts()), RecordedJudge(table), list(trials), list[Node]()
+    strategy, evaluator, made, nodes = Explorer(Mcts()), RecordedEvaluator(table), list(trials), list[ProposalNode]()
     while (proposal := strategy.propose(task, made, budget)).candidates:
         assert [node.candidate for node in proposal.nodes] == [one.id for one in proposal.candidates]
         nodes += proposal.nodes
-        made += judge.judge(proposal.candidates, proposal.rounds)
+        made += evaluator.evaluate(proposal.candidates, proposal.rounds)
     return nodes, made
 
 
-def told(nodes: Sequence[Node], candidates: Sequence[Candidate]) -> list[object]:
+def told(nodes: Sequence[ProposalNode], candidates: Sequence[Candidate]) -> list[object]:
     """Nodes as the golden file has them, with labels instead of ids."""
     labels = {one.id: one.label for one in candidates}
     return [[node.origin, labels[node.candidate], labels.get(node.parent, ""), encode(node.trace)] for node in nodes]
@@ -170,11 +170,11 @@ def test_where_every_point_fails_each_is_tried_once() -> None:
 
 
 def test_no_node_has_more_children_than_it_may() -> None:
-    strategy, trials, judge = Explorer(Mcts(branching=3)), list[Trial](), RecordedJudge(truth())
+    strategy, trials, evaluator = Explorer(Mcts(branching=3)), list[Trial](), RecordedEvaluator(truth())
     parents = list[str]()
     while (proposal := strategy.propose(task_of(SPACE), trials, Budget(trials=60))).candidates:
         parents += [node.parent for node in proposal.nodes if node.parent]
-        trials += judge.judge(proposal.candidates, proposal.rounds)
+        trials += evaluator.evaluate(proposal.candidates, proposal.rounds)
     assert max(parents.count(one) for one in parents) == 3
 
 

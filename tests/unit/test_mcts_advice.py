@@ -20,11 +20,11 @@ from agentcompile.advice.counsel import Counsel
 from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.prompt import prompt_of
-from agentcompile.advice.wire import Ask, Reply, WireError
+from agentcompile.advice.wire import ModelRequest, Reply, WireError
 from agentcompile.errors import AgentCompileError
 from agentcompile.events import Consulted, Event
 from agentcompile.ir.advice import Advice, Usage
-from agentcompile.ir.search_events import Node
+from agentcompile.ir.search_events import ProposalNode
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Trial
 from agentcompile.runs.progress import fold
@@ -36,7 +36,7 @@ from agentcompile.search.strategy import Consult
 from agentcompile.search.traces import replayed
 from tests.unit import runs
 from tests.unit.answers import answer, question
-from tests.unit.fakes import RecordedJudge, measured
+from tests.unit.fakes import RecordedEvaluator, measured
 from tests.unit.test_courses import space, truth
 from tests.unit.test_mcts import SPACE, space_of
 from tests.unit.test_mcts import truth as small_truth
@@ -52,13 +52,13 @@ def search(
     budget: Budget = BUDGET,
     settings: Mcts = Mcts(history=3),  # noqa: B008 - frozen
     trials: Sequence[Trial] = (),
-) -> tuple[list[Node], list[Trial]]:
+) -> tuple[list[ProposalNode], list[Trial]]:
     """The nodes in the order in which they were proposed, and all trials."""
     task = SearchTask(candidates=tuple(candidates), advice=Advice(label="none"), consult=consult)
-    strategy, judge, made, nodes = Explorer(settings), RecordedJudge(table), list(trials), list[Node]()
+    strategy, evaluator, made, nodes = Explorer(settings), RecordedEvaluator(table), list(trials), list[ProposalNode]()
     while (proposal := strategy.propose(task, made, budget)).candidates:
         nodes += proposal.nodes
-        made += judge.judge(proposal.candidates, proposal.rounds)
+        made += evaluator.evaluate(proposal.candidates, proposal.rounds)
     return nodes, made
 
 
@@ -184,7 +184,7 @@ class Wired:
     def __init__(self, say: Callable[[Any], object]) -> None:
         self.say, self.data = say, list[Any]()
 
-    def send(self, ask: Ask) -> Reply:
+    def send(self, ask: ModelRequest) -> Reply:
         (region,) = json.loads(ask.user)["regions"]
         self.data.append(region)
         said = self.say(region)
@@ -313,7 +313,7 @@ def test_what_may_be_asked_is_what_the_ceilings_allow() -> None:
 def test_a_search_with_a_model_behind_a_wire_is_the_same_from_its_cassette(tmp_path: Path) -> None:
     table = {one.label: 0.1 * at for at, one in enumerate(ASKED.candidates)}
 
-    def searched(say: Callable[[Any], object]) -> list[Node]:
+    def searched(say: Callable[[Any], object]) -> list[ProposalNode]:
         counsels, _, _ = counsel(say, tmp_path)
 
         def consult(focus: tuple[str, ...], _: int) -> tuple[tuple[str, ...], ...] | None:

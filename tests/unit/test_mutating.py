@@ -1,4 +1,4 @@
-"""Mutators change the program and nothing else, and a campaign against a judge that accepts everything fails."""
+"""Mutators change the program and nothing else, and a campaign against a evaluator that accepts everything fails."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcompile.runtime.overlap import Access, overlapping
+from agentcompile.runtime.overlap import CallAccess, overlapping
 
 NAMES = ("position", "cache", "x", "y", "w")
 
 
-def call(early: str = "", writes: str = "", *, waits: bool = True) -> Access:
-    return Access(early=frozenset(early.split()), writes=frozenset(writes.split()), waits=waits)
+def call(early: str = "", writes: str = "", *, waits: bool = True) -> CallAccess:
+    return CallAccess(early=frozenset(early.split()), writes=frozenset(writes.split()), waits=waits)
 
 
 def test_a_launch_that_reads_nothing_early_overlaps() -> None:
@@ -45,7 +45,9 @@ def test_what_was_written_since_makes_a_boundary_and_a_boundary_clears_it() -> N
     )
 )
 def test_the_last_writer_of_what_is_read_early_has_ended(drawn: list[tuple[set[str], set[str], bool]]) -> None:
-    calls = [Access(early=frozenset(early), writes=frozenset(writes), waits=waits) for early, writes, waits in drawn]
+    calls = [
+        CallAccess(early=frozenset(early), writes=frozenset(writes), waits=waits) for early, writes, waits in drawn
+    ]
     step = overlapping(calls, ("w",))
     # Two steps, one after another: the second's first launches must not read early what the first's last ones wrote.
     twice, flags = calls * 2, step * 2

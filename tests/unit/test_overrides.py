@@ -104,7 +104,7 @@ def test_a_rejected_region_runs_in_pytorch_and_the_step_is_measured_again(desk: 
     region = desk.parts[0].region
     _, (plan, prefill) = desk.obey(Decision(region=region, word="reject", approval="seen", reason="too clever"))
     part = next(part for part in plan.parts if part.region == region)
-    assert part.choice == Fallback(reason="rejected by a person: too clever", decided_by="human", approval="seen")
+    assert part.choice == Fallback(reason="rejected by user: too clever", decided_by="human", approval="seen")
     assert PlanAdmitted(plan=plan, ruled=True) in desk.told
     assert plan.step_ns != 7
     assert not plan.exact
@@ -201,7 +201,7 @@ def test_a_kernel_that_wants_another_layout_than_an_override_gives_way_to_pytorc
         assert own.candidate == decision.candidate
         left = [part for part in plan.parts if isinstance(part.choice, Fallback)]
         assert len(left) == 1
-        assert "which a person chose, reads" in left[0].choice.reason
+        assert "which the user chose, reads" in left[0].choice.reason
     said = [event.text for event in desk.told if isinstance(event, Warned)]
     assert any("runs in PyTorch: embedding@" in text and "override it with one that reads" in text for text in said)
 

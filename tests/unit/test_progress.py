@@ -20,7 +20,7 @@ from agentcompile.events import (
     TrialStarted,
     Warned,
 )
-from agentcompile.ir.search_events import Node
+from agentcompile.ir.search_events import ProposalNode
 from agentcompile.ir.trial import BuildFailed, Incorrect, Verdict
 from agentcompile.runs.progress import WARNINGS_KEPT, Counts, State, apply, fold
 
@@ -100,7 +100,7 @@ def test_a_resumed_run_keeps_trials_and_choices_and_finds_its_regions_again() ->
 
 
 def test_a_resumed_run_keeps_what_was_proposed_for_a_region_that_it_finds_again() -> None:
-    nodes = (Node(candidate="c", origin="order"),)
+    nodes = (ProposalNode(candidate="c", origin="order"),)
     proposals = [Proposed(region=REGION, strategy="halving", rounds=rounds, nodes=nodes) for rounds in (5, 10)]
     assert fold([STARTED, FOUND, *proposals, STARTED, FOUND]).rows[0].proposed == tuple(proposals)
 

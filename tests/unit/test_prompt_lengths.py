@@ -12,13 +12,16 @@ import pytest
 
 from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.graph import Phase
+from agentcompile.ir.program import CHUNK
 from agentcompile.ir.region import Regime
 from agentcompile.ir.timing import Clock, Round, Samples
 from agentcompile.ir.trial import Crashed, Plan, PromptLengths, PromptTime
 from agentcompile.measure import Timing
+from agentcompile.planning.chunks import fits_beside
 from agentcompile.planning.prompt_lengths import SHORT, chosen, chunk_arms, described, measured_lengths, step_arms
 from agentcompile.runs.tables import plan_line
 from agentcompile.worker.protocol import Feeding
+from tests.models.lowered import clashes, in_pytorch
 from tests.unit.graphs import Shape, decoder
 
 USUAL = 256
@@ -163,3 +166,11 @@ def test_a_plan_has_its_lengths_in_its_event_and_its_line_and_one_from_before_ru
     del data["prompts"]
     assert decode(Plan, data).prompts == PromptLengths()
     assert plan_line(plan).endswith("; prompts run in chunks of 512; up to 3 tokens of a prompt run in decode steps")
+
+
+def test_the_memory_of_a_chunk_counts_a_vocabulary_once_and_not_for_each_token() -> None:
+    few, many = (in_pytorch(decoder(Shape(vocab=vocab), "prefill"), 64, singly=True) for vocab in (96, 160_000))
+    assert many.arena_bytes - few.arena_bytes <= 2 * 160_000 / CHUNK + 64
+    assert fits_beside(many, 512) is fits_beside(few, 512) is True
+    for tokens, room in ((1, CHUNK), (100, CHUNK), (CHUNK, CHUNK), (512, 512)):
+        assert clashes(many, tokens=tokens, room=room) == []

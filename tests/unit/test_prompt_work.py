@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +31,31 @@ def test_operations_of_a_prompt_are_the_products_that_pytorch_counts_and_causal_
     width = config.num_hidden_layers * config.num_attention_heads * config.head_dim
     attention = sum(4 * (before + 1) * width for before in range(tokens))
     assert work.flops(tokens) == counter.get_flop_counts()["Global"][torch.ops.aten.mm] + attention
+
+
+@pytest.mark.parametrize(
+    ("named", "windows"),
+    [
+        ({"sliding_window": 5}, (5, 5, 5, 5)),
+        ({"sliding_window": None}, (0, 0, 0, 0)),
+        ({"sliding_window": 5, "use_sliding_window": False}, (0, 0, 0, 0)),
+        ({"sliding_window": 5, "layer_types": ["sliding_attention", "full_attention"] * 2}, (5, 0, 5, 0)),
+        ({"sliding_window": 5, "sliding_window_pattern": 2}, (5, 0, 5, 0)),
+    ],
+)
+@pytest.mark.parametrize("tokens", [1, 4, 5, 6, 24])
+def test_a_window_bounds_what_a_token_sees(
+    named: dict[str, Any], windows: tuple[int, ...], tokens: int, tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    given = {"num_attention_heads": 2, "hidden_size": 8, "vocab_size": 16, "num_hidden_layers": 4}
+    (tmp_path / "config.json").write_text(json.dumps(given | named), encoding="utf-8")
+    save_file({"model.layers.0.weight": torch.zeros(16, 8)}, tmp_path / "model.safetensors")
+    work = work_of(tmp_path)
+    assert work is not None
+    pairs = sum(min(at + 1, window or tokens) for window in windows for at in range(tokens))
+    assert work.flops(tokens) == 2 * tokens * 16 * 8 + 2 * 16 * 8 + 4 * 8 * pairs
 
 
 @pytest.mark.parametrize(("flops_per_s", "bytes_per_s", "binds"), [(1e9, 1e15, "flops"), (1e15, 1e6, "bytes")])

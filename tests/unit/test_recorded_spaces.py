@@ -137,6 +137,10 @@ def lacking(*path: str) -> dict[str, Any]:
     return document
 
 
+def timed(name: str, value: float) -> list[dict[str, Any]]:
+    return [{"name": "time", "value": 1.0, "unit": "ms"}, {"name": name, "value": value}]
+
+
 WHOLE = json.dumps(cache([1.0, 2.0]))
 WRONG: list[tuple[object, str]] = [
     ("", "empty"),
@@ -186,6 +190,16 @@ WRONG: list[tuple[object, str]] = [
     (t4(result({"A": 1}, measurements=[{"name": "time", "value": 1, "unit": "s"}])), "the unit of `time` is 's'"),
     (t4(result({"A": 1}, measurements=[3])), "a table with a name"),
     (t4(result({"template": 3}, 1.0)), "a number is no name"),
+    (t4(result({"A": "b\ud800"}, 1.0)), "half of a surrogate pair, which is no character, stands after .*b'"),
+    (t4(result({"\udfff": 1}, 1.0)), "half of a surrogate pair"),
+    (changed("tune_params_keys", to=["\ud83d"]), "half of a surrogate pair"),
+    (WHOLE.replace("a device", "a \\uD8ffe"), "half of a surrogate pair"),
+    (t4(result({"A": 1}, 1.0, measurements=timed("time_baseline", 10**400))), "time_baseline: 1000.*out of the range"),
+    (
+        t4(result({"A": 1}, 1.0, measurements=timed("time_baseline", 1e305))),
+        "time_baseline: 1e.305 is out of the range",
+    ),
+    (t4(result({"A": 1}, 1.0, measurements=timed("log_speedup_half_width", -(10**400)))), "half_width: -1000"),
 ]
 
 
@@ -227,3 +241,8 @@ def test_names_of_a_file_cannot_write_to_the_terminal(tmp_path: Path) -> None:
     space = read(tmp_path, cache([1.0, 2.0], device_name="a\x1b[31m\ncard", kernel_name="k\x07"))
     assert space.device == "a card"
     assert space.candidates[0].template == "k"
+
+
+def test_a_character_beyond_the_first_plane_may_be_written_as_two_escapes(tmp_path: Path) -> None:
+    space = read(tmp_path, t4(result({"A": "\U0001f600"}, 1.0), result({"A": "\\ud800"}, 2.0)))
+    assert list(labels(space)) == ["kernel(A=\U0001f600)", "kernel(A=\\ud800)"]

@@ -54,7 +54,12 @@ def test_a_contract_says_every_port_operator_and_constant_of_its_region(kind: st
     assert all(name in head for name, _ in (*region.dims, *region.constants))
     assert all(port.family in found["manifest"]["example"] for port in region.ports)
     assert found["between_the_operators"] == list(facts()[kind].interior)
+    assert found.get("softmax_weights", []) == [f"{name}.weights" for name in _attended(region)]
     json.loads(canonical(found))
+
+
+def _attended(region: Region) -> list[str]:
+    return ["y" for node in region.body.nodes if node.op == "attention"]
 
 
 def test_ports_have_shapes_row_major_strides_and_the_layouts_that_can_hold_them() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from agentcompile.build.binary import Binary
 from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Prepared
-from agentcompile.ir.attempt import Judged, Times
+from agentcompile.ir.attempt import Evaluated, Times
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.timing import Clock, Round, Samples, Timing
 from agentcompile.ir.trial import (
@@ -28,9 +28,9 @@ from agentcompile.ir.trial import (
 from agentcompile.measure import POLICY
 from agentcompile.refine import feedback
 from agentcompile.refine.contract import contract_of
-from agentcompile.refine.feedback import Beside
+from agentcompile.refine.evaluating import RegionEvaluator, admissible
+from agentcompile.refine.feedback import IncumbentComparison
 from agentcompile.refine.incumbent import Bar, bar_of
-from agentcompile.refine.judging import RegionJudge, admissible
 from agentcompile.tuning.jobs import JobMaker
 from tests.cpu.written import CEILING, MANIFEST, task, written
 from tests.unit.fakes import RIGHT, linear_region, rows_template, target
@@ -94,21 +94,23 @@ class Scripted:
         return CEILING
 
 
-def judged(evaluator: Scripted, *, confirms: bool = True, bar: Bar | None = None, manifest: str = MANIFEST) -> Judged:
+def evaluated(
+    evaluator: Scripted, *, confirms: bool = True, bar: Bar | None = None, manifest: str = MANIFEST
+) -> Evaluated:
     asked = task(REGION, target=target())
     bar = bar or Bar(times=Times(reference_ns=20_000.0, incumbent_ns=20_000.0))
     contract = contract_of(asked, "cpp", CEILING, bar.times)
-    return RegionJudge(asked, contract, evaluator, bar, confirms=confirms).judge(written(manifest=manifest))  # type: ignore[arg-type]
+    return RegionEvaluator(asked, contract, evaluator, bar, confirms=confirms).evaluate(written(manifest=manifest))  # type: ignore[arg-type]
 
 
-def told(found: Judged) -> dict[str, Any]:
+def told(found: Evaluated) -> dict[str, Any]:
     assert isinstance(found.feedback, dict)
     return found.feedback
 
 
 def test_a_faster_kernel_is_accepted_and_its_time_confirmed_in_fresh_processes() -> None:
     evaluator = Scripted(us={"": 20.0, "linear/written": 10.0})
-    found = judged(evaluator)
+    found = evaluated(evaluator)
     assert [entry[0] for entry in evaluator.log] == ["search", "time", "accept", "time"]
     assert evaluator.log[-1][2:] == (POLICY.confirm_rounds, POLICY.confirm_processes)
     assert isinstance(found.verdict, Measured)
@@ -124,7 +126,7 @@ def test_a_faster_kernel_is_accepted_and_its_time_confirmed_in_fresh_processes()
 
 def test_a_slower_kernel_is_not_worth_what_ships_must_pass() -> None:
     evaluator = Scripted(us={"": 20.0, "linear/written": 30.0})
-    found = judged(evaluator)
+    found = evaluated(evaluator)
     assert [entry[0] for entry in evaluator.log] == ["search", "time"]
     assert found.ns == 30_000
     assert told(found)["accepted"] is None
@@ -133,7 +135,7 @@ def test_a_slower_kernel_is_not_worth_what_ships_must_pass() -> None:
 
 def test_a_faster_kernel_that_fails_what_ships_must_pass_has_no_time() -> None:
     evaluator = Scripted(us={"": 20.0, "linear/written": 10.0}, at_depth={"accept": Incorrect(report=WRONG)})
-    found = judged(evaluator)
+    found = evaluated(evaluator)
     assert isinstance(found.verdict, Incorrect)
     assert found.ns == math.inf
     assert told(found)["accepted"] is False
@@ -156,7 +158,7 @@ def test_the_bar_is_the_incumbent_in_the_same_rounds_not_what_it_took_before() -
     assert bar is not None
     assert (bar.times.reference_ns, bar.times.incumbent_ns) == pytest.approx((20_000.0, 5_000.0), rel=1e-6)
     evaluator.us["linear/rows"] = 12.0  # a neighbour slows everything down
-    found = judged(evaluator, bar=bar)
+    found = evaluated(evaluator, bar=bar)
     assert told(found)["beside_incumbent"]["incumbent"] == bar.label
     assert told(found)["beside_incumbent"]["comparison"] == "FASTER"
     assert told(found)["accepted"] is True
@@ -168,8 +170,8 @@ BUSY = 10.6
 
 def opened_at(
     first: dict[str, float], us: dict[str, float], then: dict[str, float] | None = None
-) -> tuple[Scripted, RegionJudge, Bar]:
-    """An evaluator, a judge and its bar: times were `first` while the bar was taken, `us` while kernels are timed.
+) -> tuple[Scripted, RegionEvaluator, Bar]:
+    """Workers, an evaluator, its bar: times were `first` while the bar was taken, `us` while kernels are timed.
 
     They are `then`, else as kernels' are, where the bar is taken anew.
     """
@@ -183,14 +185,14 @@ def opened_at(
         return bar_of(asked, jobs, Scripted(us=then or us))  # type: ignore[arg-type]
 
     contract = contract_of(asked, "cpp", CEILING, bar.times)
-    return evaluator, RegionJudge(asked, contract, evaluator, bar, retake=retake), bar  # type: ignore[arg-type]
+    return evaluator, RegionEvaluator(asked, contract, evaluator, bar, retake=retake), bar  # type: ignore[arg-type]
 
 
 def test_a_bar_that_was_taken_at_a_busy_moment_spoils_no_ratio_and_is_taken_anew() -> None:
     us = {"": 900.0, "linear/rows": 700.0, "linear/written": 725.0}
-    evaluator, judge, bar = opened_at({name: BUSY * one for name, one in us.items()}, us)
+    workers, evaluator, bar = opened_at({name: BUSY * one for name, one in us.items()}, us)
     assert bar.times.incumbent_ns == pytest.approx(7_420_000, rel=1e-3)
-    found = judge.judge(written())
+    found = evaluator.evaluate(written())
     assert told(found)["beside_incumbent"]["comparison"] == "SLOWER", "by the first bar it is ten times as fast"
     assert told(found)["beside_incumbent"]["speedup"] == pytest.approx(0.9655, abs=1e-3)
     assert told(found)["incumbent_us"] == pytest.approx(700.0, rel=1e-3)
@@ -198,27 +200,27 @@ def test_a_bar_that_was_taken_at_a_busy_moment_spoils_no_ratio_and_is_taken_anew
     assert found.times is not None
     assert (found.times.reference_ns, found.times.incumbent_ns) == pytest.approx((900e3, 700e3), rel=1e-3)
     assert not admissible(found)
-    judge.judge(written(kernel="// another\n"))
-    assert sum(entry == ("retaken",) for entry in evaluator.log) == 1, "the bar agrees with the rounds now"
+    evaluator.evaluate(written(kernel="// another\n"))
+    assert sum(entry == ("retaken",) for entry in workers.log) == 1, "the bar agrees with the rounds now"
 
 
 def test_a_kernel_is_timed_beside_the_incumbent_that_a_quiet_moment_shows() -> None:
     us = {"": 900.0, "linear/rows": 700.0, "linear/written": 800.0}
     # The shipped kernel's threads wait for one another, so that a busy moment is worse for it than for PyTorch.
-    evaluator, judge, bar = opened_at({"": 9_000.0, "linear/rows": 12_000.0}, us)
+    workers, evaluator, bar = opened_at({"": 9_000.0, "linear/rows": 12_000.0}, us)
     assert bar.label == "pytorch"
-    found = judge.judge(written())
+    found = evaluator.evaluate(written())
     assert told(found)["beside_incumbent"]["incumbent"].startswith("linear/rows")
     assert told(found)["beside_incumbent"]["comparison"] == "SLOWER"
     assert not admissible(found), "it is faster than PyTorch, and slower than what is known"
-    assert [entry[0] for entry in evaluator.log] == ["search", "time", "retaken", "time"]
+    assert [entry[0] for entry in workers.log] == ["search", "time", "retaken", "time"]
 
 
 def test_a_busy_moment_of_one_kernel_does_not_move_the_bar() -> None:
     us = {"": 900.0, "linear/rows": 700.0, "linear/written": 600.0}
-    evaluator, judge, bar = opened_at(us, {name: BUSY * one for name, one in us.items()}, then=us)
-    found = judge.judge(written())
-    assert ("retaken",) in evaluator.log
+    workers, evaluator, bar = opened_at(us, {name: BUSY * one for name, one in us.items()}, then=us)
+    found = evaluator.evaluate(written())
+    assert ("retaken",) in workers.log
     assert found.times == bar.times
     assert told(found)["beside_incumbent"]["speedup"] == pytest.approx(700 / 600, rel=1e-3)
 
@@ -232,14 +234,16 @@ def test_feedback_says_how_much_error_is_allowed_and_counts_only_flops_that_ther
         report = replace(RIGHT, checks=(check,), error_ratio=7.0)
         found = feedback.told(Incorrect(report=report), REGION, 0.0)
         assert (found["error_ratio"], found["error_ratio_allowed"]) == (check.measured, check.allowed)
-    measured = judged(Scripted(us={"": 20.0, "linear/written": 30.0})).verdict
+    measured = evaluated(Scripted(us={"": 20.0, "linear/written": 30.0})).verdict
     bare = replace(REGION, cost=replace(REGION.cost, flops=0))
     rates = [feedback.told(measured, region, 0.0)["gflop_per_s"] for region in (REGION, bare)]
     assert rates == [pytest.approx(REGION.cost.flops / 30_000, abs=1e-3), None]
 
 
 def test_a_comparison_without_an_interval_says_so() -> None:
-    beside = Beside(label="pytorch", comparison="INCONCLUSIVE", log_ratio=0.1, half_width=NO_INTERVAL, incumbent_ns=1.0)
+    beside = IncumbentComparison(
+        label="pytorch", comparison="INCONCLUSIVE", log_ratio=0.1, half_width=NO_INTERVAL, incumbent_ns=1.0
+    )
     assert beside.told["interval"] is None
     assert replace(beside, half_width=0.1).told["interval"] == [1.0, 1.2214]
 
@@ -259,7 +263,7 @@ def test_the_fastest_point_counts_and_all_are_told() -> None:
     us = {"": 20.0}
     evaluator = Scripted(us=us)
     evaluator._of = lambda label: 20.0 if not label else 30.0 if "AHEAD=1" in label else 10.0  # type: ignore[method-assign]
-    found = judged(evaluator, manifest=manifest, confirms=False)
+    found = evaluated(evaluator, manifest=manifest, confirms=False)
     assert found.ns == 10_000
     assert told(found)["params"] == {"AHEAD": 2}
     assert [row["us"] for row in told(found)["points"]] == [30.0, 10.0]
@@ -269,15 +273,15 @@ def test_a_kernel_that_crashes_while_it_is_timed_has_crashed() -> None:
     evaluator = Scripted(us={"": 20.0})
     label = f"linear/written-{written().digest[:12]}"
     evaluator.fails[label] = Crashed(stage="measure", signal=11)
-    found = judged(evaluator)
+    found = evaluated(evaluator)
     assert isinstance(found.verdict, Crashed)
     assert told(found)["stage"] == "measure"
 
 
 def test_what_the_machine_did_says_nothing_of_the_kernel() -> None:
-    found = judged(Scripted(us={}, whole=Disturbed(stage="measure", detail="killed")))
+    found = evaluated(Scripted(us={}, whole=Disturbed(stage="measure", detail="killed")))
     assert isinstance(found.verdict, Disturbed)
-    assert "judged again" in told(found)["detail"]
+    assert "evaluated again" in told(found)["detail"]
 
 
 def test_a_time_that_no_machine_reaches_is_impossible_and_counts_for_nothing() -> None:
@@ -288,6 +292,6 @@ def test_a_time_that_no_machine_reaches_is_impossible_and_counts_for_nothing() -
     asked = replace(asked, floor_ns=REGION.floor_ns(slow, "cache"))
     bar = Bar(times=Times(reference_ns=20_000.0, incumbent_ns=20_000.0))
     contract = contract_of(asked, "cpp", slow, bar.times)
-    found = RegionJudge(asked, contract, evaluator, bar).judge(written())  # type: ignore[arg-type]
+    found = RegionEvaluator(asked, contract, evaluator, bar).evaluate(written())  # type: ignore[arg-type]
     assert isinstance(found.verdict, Impossible)
     assert found.ns == math.inf

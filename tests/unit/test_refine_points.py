@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from agentcompile.catalog.manifest import Manifest
 from agentcompile.evaluation.evaluator import EvaluationJob
-from agentcompile.ir.attempt import Judged, Written, WrittenLanguage
+from agentcompile.ir.attempt import Evaluated, Written, WrittenLanguage
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import canonical
 from agentcompile.ir.template import Template
 from agentcompile.ir.trial import BuildFailed, Rejected, Verdict
 from agentcompile.refine import feedback
 from agentcompile.refine.contract import contract_of
+from agentcompile.refine.evaluating import RegionEvaluator
 from agentcompile.refine.incumbent import Bar
-from agentcompile.refine.judging import RegionJudge
 from agentcompile.refine.points import MAX_MANIFEST_CHARACTERS, MOST_POINTS, legal_points, read
 from agentcompile.tuning.tasks import TuneTask
 from tests.cpu.written import CEILING, KERNEL, MANIFEST, SLOW, task
@@ -39,9 +39,9 @@ class NothingBuilds:
         return ((job, BuildFailed(log=f"{job.source.text[-200:]}")) for job in jobs)
 
 
-def judged(made: Written, asked: TuneTask = ASKED, language: WrittenLanguage = "cpp") -> Judged:
+def evaluated(made: Written, asked: TuneTask = ASKED, language: WrittenLanguage = "cpp") -> Evaluated:
     contract = contract_of(asked, language, CEILING, SLOW)
-    return RegionJudge(asked, contract, NothingBuilds(), Bar(times=SLOW)).judge(made)  # type: ignore[arg-type]
+    return RegionEvaluator(asked, contract, NothingBuilds(), Bar(times=SLOW)).evaluate(made)  # type: ignore[arg-type]
 
 
 def template(manifest: str, kernel: str = KERNEL) -> Template:
@@ -52,7 +52,7 @@ def template(manifest: str, kernel: str = KERNEL) -> Template:
 
 def fails_well(made: Written, asked: TuneTask = ASKED, language: WrittenLanguage = "cpp") -> Verdict:
     """The verdict, which is a refusal or a failed build, with feedback that JSON can hold."""
-    found = judged(made, asked, language)
+    found = evaluated(made, asked, language)
     assert isinstance(found.verdict, (Rejected, BuildFailed)), found
     assert found.ns == math.inf
     assert len(canonical(found.feedback)) < 50_000

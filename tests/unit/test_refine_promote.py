@@ -10,7 +10,7 @@ import pytest
 
 from agentcompile.catalog import default_root, load
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.attempt import Judged, Written
+from agentcompile.ir.attempt import Evaluated, Written
 from agentcompile.ops.layouts import LAYOUTS
 from agentcompile.options import Options
 from agentcompile.refine.promote import default_user_templates, machine_of, promote
@@ -107,12 +107,12 @@ def test_a_provenance_says_who_for_what_and_how_fast_on_one_line() -> None:
 
 
 def test_a_provenance_has_the_incumbent_s_time_of_the_kernel_s_own_rounds() -> None:
-    judged = Judged(verdict=RAN, ns=1.0, feedback={"incumbent_us": 0.7})
+    evaluated = Evaluated(verdict=RAN, ns=1.0, feedback={"incumbent_us": 0.7})
     times = [
         provenance_for(
             "linear", "c", written(), one, node="7", models=(), incumbent_ns=7_451.0, floor_ns=0.0, machine={}
         ).times_ns["incumbent"]
-        for one in (judged, replace(judged, feedback={}))
+        for one in (evaluated, replace(evaluated, feedback={}))
     ]
     assert times == [700, 7451]
 

@@ -43,7 +43,7 @@ def test_a_session_says_each_attempt_its_leaderboard_and_how_to_keep_the_best(ru
     text = out.getvalue()
     assert "incumbent" in text
     assert "stopped: 3 of 3 attempts are made" in text
-    assert "3 attempts: 3 judged, 0 refused, 0 repeated" in text
+    assert "3 attempts: 3 evaluated, 0 refused, 0 repeated" in text
     assert "asked: 3 calls, 3.6k tokens" in text
     assert f"agentcompile refine promote {run} 3" in text
     assert json.loads((run / "summary.json").read_text())["admissible"] == 3
@@ -106,13 +106,13 @@ def test_what_is_wrong_is_said_before_there_is_a_folder(run: Path, more: dict[st
     assert not run.exists()
 
 
-def test_hostile_answers_cost_an_attempt_each_and_are_never_judged(run: Path) -> None:
+def test_hostile_answers_cost_an_attempt_each_and_are_never_evaluated(run: Path) -> None:
     gate = Admits()
     answers = ["prose", "```json\n{}\n```\n```json\n{}\n```", "x" * 300_000, "y" * 3_000_000, '{"kernel": "k"}', ""]
     with serving(*(completion(text) for text in answers), completion("{", finish="length")) as server:
         begin(server, run, gate, attempts=len(answers) + 1)
         assert len(server.requests) == len(answers) + 1
-    assert gate.judged == []
+    assert gate.evaluated == []
     entries = SessionFolder(run).entries()
     assert [type(one).__name__ for one in entries[1:]] == ["Refused"] * (len(answers) + 1)
     assert json.loads((run / "summary.json").read_text())["refused"] == len(answers) + 1
@@ -140,13 +140,13 @@ def test_each_role_has_its_own_key_and_price(run: Path, monkeypatch: pytest.Monk
     assert not [path for path in run.rglob("*") if path.is_file() and b"sk-planning" in path.read_bytes()]
 
 
-def test_the_same_code_again_is_not_judged_again(run: Path) -> None:
+def test_the_same_code_again_is_not_evaluated_again(run: Path) -> None:
     gate, (screen, out, err) = Admits(), paper()
     with serving(draft("// 700\n")) as server:
         begin(server, run, gate, screen)
-    assert len(gate.judged) == 1
+    assert len(gate.evaluated) == 1
     assert "the code of node 1 again" in err.getvalue()
-    assert "1 judged, 0 refused, 2 repeated" in out.getvalue()
+    assert "1 evaluated, 0 refused, 2 repeated" in out.getvalue()
 
 
 def test_nobody_there_is_said_with_the_command_that_goes_on(run: Path) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ import pytest
 from agentcompile.agents import sessions, views
 from agentcompile.agents.folder import Command, SessionFolder
 from agentcompile.agents.journal import Pruned, Refused, nodes_of
+from agentcompile.agents.steering import SteeredSession
 from agentcompile.agents.tree import Node
 from agentcompile.cli import looking, refine_steering, refining
 from agentcompile.cli import main as cli
 from agentcompile.cli.exits import Stopped, guarded
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.ir.attempt import Judged, Written
+from agentcompile.events import silent
+from agentcompile.ir.attempt import Evaluated, Written
 from agentcompile.options import Options
 from tests.unit.loopback import Play, refusal, serving
 from tests.unit.refined import RAN, Gate
@@ -71,9 +74,58 @@ def test_a_session_is_paused_pruned_and_stopped_by_others(run: Path) -> None:
         assert begin(server, run, screen=screen, attempts=5000) == 0
     other.join()
     assert went.is_set()
-    assert "stopped: a person stopped it" in out.getvalue()
-    assert "go on with: agentcompile refine --resume" in err.getvalue()
+    assert "stopped: asked by user" in out.getvalue()
+    assert "resume with: agentcompile refine --resume" in err.getvalue()
     assert [one.pruned for one in nodes_of(folder.entries())[:3]] == [False, True, False]
+
+
+class Hand:
+    """A clock that moves when a test moves it."""
+
+    now = 0.0
+
+    def read(self) -> float:
+        return self.now
+
+    def move(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_the_time_of_work_is_kept_over_processes_and_pauses_do_not_count(run: Path) -> None:
+    folder, hand = SessionFolder(run), Hand()
+
+    def resumed(seconds: float) -> None:
+        hand.move(seconds)
+        folder.ask(Command(what="resume"))
+
+    def process() -> SteeredSession:
+        return SteeredSession(folder, silent, sleep=resumed, clock=hand.read)
+
+    killed = process()
+    assert killed.spent_s == 0.0
+    hand.move(4.0)
+    killed.steer()
+    hand.move(100.0)  # its last attempt, in which it was killed, and the time without a process
+    second = process()
+    assert second.spent_s == 4.0
+    with suppress(KeyboardInterrupt), second:
+        folder.ask(Command(what="pause"))
+        second.steer()
+        hand.move(2.0)
+        raise KeyboardInterrupt
+    assert process().spent_s == pytest.approx(6.0), "the pause does not count"
+
+
+def test_a_budget_of_seconds_holds_over_a_resume(run: Path) -> None:
+    screen, out, _ = paper()
+    with serving(faster) as server:
+        begin(server, run, attempts=2)
+        worked_s = SessionFolder(run).worked_s()
+        assert worked_s > 0
+        SessionFolder(run).keep_worked_s(50.0 + worked_s)
+        begin(server, run, resume=True, attempts=9, seconds=50, screen=screen)
+    assert "stopped: 50 s are over" in out.getvalue()
+    assert len(nodes_of(SessionFolder(run).entries())) == 3
 
 
 def test_a_session_that_nobody_works_on_is_pruned_at_once_and_not_paused(run: Path) -> None:
@@ -108,7 +160,7 @@ def test_two_processes_never_drive_one_session(run: Path) -> None:
 
 def test_a_signal_ends_a_session_with_the_command_that_goes_on(run: Path) -> None:
     class Interrupted(Gate):
-        def judge(self, written: Written) -> Judged:
+        def evaluate(self, written: Written) -> Evaluated:
             raise KeyboardInterrupt
 
     with serving(faster) as server:
@@ -128,7 +180,7 @@ from tests.unit.refined import Gate
 from tests.unit.sessions import begin, faster
 
 class Sleeps(Gate):
-    def judge(self, written):
+    def evaluate(self, written):
         print("ready", flush=True)
         time.sleep(60)
 
@@ -147,7 +199,7 @@ def test_a_session_is_stopped_in_the_middle_of_an_attempt(run: Path) -> None:
     screen, out, err = paper()
     assert refine_steering.stop({}, str(run), now=True, screen=screen) == 0
     assert "ended" in out.getvalue()
-    assert f"go on with: agentcompile refine --resume --run-dir {run}" in err.getvalue()
+    assert f"resume with: agentcompile refine --resume --run-dir {run}" in err.getvalue()
     _, said = child.communicate(timeout=20)
     assert child.returncode == 128 + signal.SIGTERM
     assert f"resume with: agentcompile refine --resume --run-dir {run}" in said

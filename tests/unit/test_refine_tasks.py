@@ -51,7 +51,7 @@ def flow(opened: list[tuple[object, ...]] | None = None) -> Flow:
             incumbent="torch.compile",
             task=hashlib.sha256(path.read_bytes()).hexdigest(),
         )
-        yield OpenRegion(subject=subject, contract=TASKED, judge=Admits(), target=TARGET)
+        yield OpenRegion(subject=subject, contract=TASKED, evaluator=Admits(), target=TARGET)
 
     made = Flow()
     vars(made).update({"task": task})
@@ -96,7 +96,7 @@ def test_a_session_names_the_task_and_its_baseline_and_no_region(file: Path, run
         out, err = begin(server, file, run)
     (line,) = (line for line in err.splitlines() if line.startswith("task"))
     assert line.startswith("task       Small_Sum.py in cpp: pytorch 1")
-    assert line.endswith("to beat 900 ns (torch.compile), floor 100 ns")
+    assert line.endswith("to beat 900 ns (torch.compile), roofline 100 ns")
     assert "1.14× of the baseline" in err
     assert "node 3 passed every gate: 1.17× of the baseline, torch.compile" in out
     screen, shown, _ = paper()
@@ -204,8 +204,8 @@ def test_a_session_on_a_task_is_steered_as_any(file: Path, run: Path) -> None:
 
     with serving(mind) as server:
         out, err = begin(server, file, run)
-        assert "stopped: a person stopped it" in out
-        assert f"go on with: agentcompile refine --resume --run-dir {run}" in err
+        assert "stopped: asked by user" in out
+        assert f"resume with: agentcompile refine --resume --run-dir {run}" in err
         out, _ = begin(server, file, run, resume=True)
     assert "stopped: 3 of 3 attempts are made" in out
     assert [node.pruned for node in nodes_of(SessionFolder(run).entries())] == [False, True, False, False]

@@ -345,3 +345,37 @@ def test_a_chunks_attention_is_one_region_with_its_appends(qk_norm: bool, name: 
     assert dict(region.dims)["window"] == 0
     assert region.port("y").shape == (1, 4, TOKENS, 8)
     assert {port.access for port in region.ports if port.role == "state"} == {"append"}
+
+
+def attention_of(found: Partition) -> Region:
+    return next(region for region in found.regions if region.kind == "qknorm-rope-attention-prefill")
+
+
+def test_a_token_s_attention_costs_the_slots_up_to_its_own() -> None:
+    graph, context = decoder(Shape(), "prefill"), Shape().context
+
+    def flops(tokens: int) -> int:
+        return attention_of(partition(graph, Regime(phase="prefill", context=(1, context)), tokens=tokens)).cost.flops
+
+    one = dict(attention_of(cut(prefill())).dims)
+    slot = 4 * one["q_heads"] * one["head_dim"]
+    rest = flops(1) - slot * context  # what norms and rotations of one token take
+    seen = sum(range(context - TOKENS + 1, context + 1))
+    assert flops(TOKENS) == TOKENS * rest + slot * seen
+
+
+def test_a_cache_shorter_than_a_chunk_costs_what_it_holds() -> None:
+    """A chunk of any length is measured at what the cache and the table of positions hold."""
+    graph, context = decoder(Shape(), "prefill"), Shape().context
+    regime = Regime(phase="prefill", context=(1, context))
+    long, fits = (partition(graph, regime, tokens=tokens) for tokens in (3 * context, context))
+    assert attention_of(long).cost == attention_of(fits).cost
+    tables = [only(found, "position-tables").cost for found in (long, fits)]
+    assert tables[0] == tables[1]
+    assert only(long, "embedding").cost.activation_bytes == 3 * only(fits, "embedding").cost.activation_bytes
+
+
+def test_no_more_rows_are_gathered_than_a_table_has() -> None:
+    graph = decoder(Shape(vocab=4), "prefill")
+    few, many = (partition(graph, Regime(phase="prefill", context=(1, 10)), tokens=tokens) for tokens in (4, 9))
+    assert only(few, "embedding").cost.weight_bytes == only(many, "embedding").cost.weight_bytes > 0

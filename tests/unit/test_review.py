@@ -97,7 +97,7 @@ def test_an_approval_of_a_screen_that_is_out_of_date_is_refused(state: State) ->
 
 
 @pytest.mark.parametrize(("rows", "why"), [(16, "incorrect"), (32, "cancelled"), (64, "never measured")])
-def test_what_failed_or_was_never_judged_cannot_be_selected_by_anyone(state: State, rows: int, why: str) -> None:
+def test_what_failed_or_was_never_evaluated_cannot_be_selected_by_anyone(state: State, rows: int, why: str) -> None:
     for live in (True, False):
         assert why in refused(state, use("linear", rows), live=live)
 
@@ -188,8 +188,8 @@ def test_a_rerun_forgets_the_trials_and_makes_the_approval_stale(state: State) -
     assert row.best.candidate == point("linear", 8).id, "the best of what is left"
     assert [asked.what for asked in approved.asked] == ["rerun"]
     assert refused(approved, Rerun(candidate=point("linear").id)) == "It waits to be evaluated already."
-    judged = apply(approved, TrialFinished(trial=trial("linear", 4, 0.4)))
-    assert judged.asked == ()
+    evaluated = apply(approved, TrialFinished(trial=trial("linear", 4, 0.4)))
+    assert evaluated.asked == ()
 
 
 def test_an_edit_is_a_point_of_the_same_template(state: State) -> None:

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from agentcompile.runtime import sampling as module
 from agentcompile.runtime.sampling import Sampling, choose, greatest_of_rows, probabilities, uniform
@@ -57,3 +58,12 @@ def test_the_largest_of_rows_is_the_first_of_the_largest(vocab: int, width: int,
         assert int(greatest_of_rows(logits, width)) == first
         assert choose(logits, Sampling(), 0) == first
     assert int(greatest_of_rows(torch.full((vocab,), -torch.inf, dtype=dtype), width)) == 0
+
+
+def test_the_host_does_not_wait_for_the_row_of_the_greatest() -> None:
+    with FakeTensorMode():  # refuses to read a value back
+        logits = torch.empty(1024)
+        assert greatest_of_rows(logits, 512).shape == ()
+        values, ids = logits.view(-1, 512).max(dim=1)
+        with pytest.raises(DataDependentOutputException):
+            ids[values.argmax()]

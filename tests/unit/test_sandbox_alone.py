@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.sandbox import TooLong, apart, confine, for_worker, methods, namespaces, require
+from agentcompile.sandbox import WallTimeExceeded, apart, confine, for_worker, methods, namespaces, require
 
 pytestmark = pytest.mark.skipif(
     not all(method.works for method in methods()), reason="; ".join(method.problem for method in methods())
@@ -92,7 +92,7 @@ def test_an_error_of_the_work_is_its_status_and_not_the_caller_s(tmp_path: Path)
 def test_work_without_end_is_ended(tmp_path: Path) -> None:
     begin = time.monotonic()
     fence = replace(for_worker(writable=[tmp_path]), wall_s=0.3)
-    assert apart(lambda: time.sleep(60), fence) == TooLong(limit_s=0.3)
+    assert apart(lambda: time.sleep(60), fence) == WallTimeExceeded(limit_s=0.3)
     assert time.monotonic() - begin < 10
 
 

@@ -16,7 +16,7 @@ from agentcompile.ir.template import Candidate, Param
 from agentcompile.ir.trial import Trial
 from agentcompile.search import STRATEGIES, Budget, Proposal, RegionStrategy, SearchTask, strategy_of
 from agentcompile.space import Space
-from tests.unit.fakes import RecordedJudge, linear_region, measured, rows_template, target
+from tests.unit.fakes import RecordedEvaluator, linear_region, measured, rows_template, target
 
 NONE = Advice(label="none")
 
@@ -49,7 +49,7 @@ def proposed(
 
 def run(
     strategy: RegionStrategy,
-    judge: RecordedJudge,
+    evaluator: RecordedEvaluator,
     budget: Budget,
     *,
     advice: Advice = NONE,
@@ -64,7 +64,7 @@ def run(
         if not proposal.candidates:
             return trials
         assert len({candidate.id for candidate in proposal.candidates}) == len(proposal.candidates)
-        trials += judge.judge(proposal.candidates, proposal.rounds)
+        trials += evaluator.evaluate(proposal.candidates, proposal.rounds)
     assert stop_after < 1000, "the strategy does not end"
     return trials
 
@@ -79,7 +79,7 @@ def best_label(trials: Sequence[Trial]) -> str:
 @pytest.mark.parametrize(("name", "strategy"), REGIONS)
 def test_with_trials_for_all_every_strategy_finds_the_best(name: str, strategy: RegionStrategy) -> None:
     truth = truth_of(SPACE)
-    trials = run(strategy, RecordedJudge(truth), Budget(trials=len(SPACE)))
+    trials = run(strategy, RecordedEvaluator(truth), Budget(trials=len(SPACE)))
     assert best_label(trials) == max(truth, key=lambda label: truth[label])
 
 
@@ -89,7 +89,7 @@ def test_no_strategy_tries_more_candidates_than_it_may(
     name: str, strategy: RegionStrategy, trials: int, failing: int, seed: int
 ) -> None:
     truth = dict(list(truth_of(SPACE, seed).items())[failing:])
-    made = run(strategy, RecordedJudge(truth), Budget(trials=trials, seed=seed))
+    made = run(strategy, RecordedEvaluator(truth), Budget(trials=trials, seed=seed))
     assert len({trial.candidate.id for trial in made}) == min(trials, len(SPACE))
 
 
@@ -100,8 +100,8 @@ def test_a_search_that_was_cut_anywhere_goes_on_as_if_it_was_not(
 ) -> None:
     truth = truth_of(SPACE, seed)
     budget = Budget(trials=30, seed=seed)
-    whole = run(strategy, RecordedJudge(truth), budget)
-    resumed = run(strategy, RecordedJudge(truth), budget, before=whole[:cut])
+    whole = run(strategy, RecordedEvaluator(truth), budget)
+    resumed = run(strategy, RecordedEvaluator(truth), budget, before=whole[:cut])
     assert Counter(trial.candidate.id for trial in resumed) == Counter(trial.candidate.id for trial in whole)
     assert best_label(resumed) == best_label(whole)
 
@@ -113,17 +113,17 @@ def test_nothing_is_proposed_without_trials_or_space(name: str, strategy: Region
 
 
 def test_halving_times_fewer_candidates_longer_in_each_rung() -> None:
-    judge = RecordedJudge(truth_of(SPACE), noise=0.01)
-    run(HALVING, judge, Budget(trials=32, rounds=5, finalists=4))
-    assert Counter(rounds for _, rounds in judge.asked) == {5: 32, 10: 16, 20: 8, 40: 4}
+    evaluator = RecordedEvaluator(truth_of(SPACE), noise=0.01)
+    run(HALVING, evaluator, Budget(trials=32, rounds=5, finalists=4))
+    assert Counter(rounds for _, rounds in evaluator.asked) == {5: 32, 10: 16, 20: 8, 40: 4}
 
 
 def test_halving_spends_its_rounds_on_the_better_half() -> None:
     truth = truth_of(SPACE)
-    judge = RecordedJudge(truth)
-    run(HALVING, judge, Budget(trials=len(SPACE)))
+    evaluator = RecordedEvaluator(truth)
+    run(HALVING, evaluator, Budget(trials=len(SPACE)))
     ranked = sorted(truth, key=lambda label: -truth[label])
-    assert {label for label, rounds in judge.asked if rounds == 10} == set(ranked[: len(SPACE) // 2])
+    assert {label for label, rounds in evaluator.asked if rounds == 10} == set(ranked[: len(SPACE) // 2])
 
 
 def test_the_first_proposal_holds_every_template_however_the_advice_is() -> None:
@@ -138,7 +138,7 @@ def test_good_advice_finds_the_best_with_few_trials() -> None:
     truth = truth_of(SPACE)
     by_label = {candidate.label: candidate.id for candidate in SPACE}
     order = tuple(by_label[label] for label in sorted(truth, key=lambda label: -truth[label]))
-    trials = run(HALVING, RecordedJudge(truth), Budget(trials=4), advice=Advice(label="oracle", order=order))
+    trials = run(HALVING, RecordedEvaluator(truth), Budget(trials=4), advice=Advice(label="oracle", order=order))
     assert best_label(trials) == max(truth, key=lambda label: truth[label])
 
 
@@ -146,7 +146,7 @@ def test_good_advice_finds_the_best_with_few_trials() -> None:
 def test_advice_changes_the_order_and_never_the_set(order: list[int], named: int) -> None:
     ids = (*(SPACE[i].id for i in order[:named]), "an id from nowhere", SPACE[0].id)
     advice = Advice(label="any", order=ids)
-    trials = run(EXHAUSTIVE, RecordedJudge(truth_of(SPACE)), Budget(trials=len(SPACE)), advice=advice)
+    trials = run(EXHAUSTIVE, RecordedEvaluator(truth_of(SPACE)), Budget(trials=len(SPACE)), advice=advice)
     assert {trial.candidate.id for trial in trials} == {candidate.id for candidate in SPACE}
     assert [trial.candidate.id for trial in trials[:named]] == list(ids[:named])
 
@@ -154,35 +154,35 @@ def test_advice_changes_the_order_and_never_the_set(order: list[int], named: int
 def test_a_template_that_only_fails_is_put_off() -> None:
     space = space_of(templates=2, points=48)
     truth = {label: ratio for label, ratio in truth_of(space).items() if "t1" in label}
-    trials = run(HALVING, RecordedJudge(truth), Budget(trials=32), space=space)
+    trials = run(HALVING, RecordedEvaluator(truth), Budget(trials=32), space=space)
     failed = {trial.candidate.id for trial in trials if trial.candidate.template == "linear/t0"}
     assert len(failed) <= 8
 
 
 def test_a_candidate_that_fails_late_leaves_its_rung() -> None:
-    judge = RecordedJudge(truth_of(SPACE))
+    evaluator = RecordedEvaluator(truth_of(SPACE))
     budget = Budget(trials=16)
-    trials = run(HALVING, judge, budget, stop_after=4)
+    trials = run(HALVING, evaluator, budget, stop_after=4)
     crashed = trials[0].candidate
-    judge.truth = {label: ratio for label, ratio in judge.truth.items() if label != crashed.label}
-    trials += judge.judge([crashed], 10)
-    before = len(judge.asked)
-    run(HALVING, judge, budget, before=trials)
-    assert crashed.label not in [label for label, _ in judge.asked[before:]]
+    evaluator.truth = {label: ratio for label, ratio in evaluator.truth.items() if label != crashed.label}
+    trials += evaluator.evaluate([crashed], 10)
+    before = len(evaluator.asked)
+    run(HALVING, evaluator, budget, before=trials)
+    assert crashed.label not in [label for label, _ in evaluator.asked[before:]]
 
 
 def test_longer_measurements_that_are_known_already_are_not_repeated() -> None:
     truth = truth_of(SPACE)
     known = [measured(candidate, truth[candidate.label], rounds=40) for candidate in SPACE[:8]]
-    judge = RecordedJudge(truth)
-    run(HALVING, judge, Budget(trials=16, finalists=4), before=known)
-    assert not {label for label, _ in judge.asked} & {trial.candidate.label for trial in known}
+    evaluator = RecordedEvaluator(truth)
+    run(HALVING, evaluator, Budget(trials=16, finalists=4), before=known)
+    assert not {label for label, _ in evaluator.asked} & {trial.candidate.label for trial in known}
 
 
-def test_a_judge_that_makes_fewer_rounds_than_asked_does_not_loop() -> None:
-    class Short(RecordedJudge):
-        def judge(self, candidates: Sequence[Candidate], rounds: int) -> list[Trial]:
-            return super().judge(candidates, min(rounds, 3))
+def test_a_evaluator_that_makes_fewer_rounds_than_asked_does_not_loop() -> None:
+    class Short(RecordedEvaluator):
+        def evaluate(self, candidates: Sequence[Candidate], rounds: int) -> list[Trial]:
+            return super().evaluate(candidates, min(rounds, 3))
 
     run(HALVING, Short(truth_of(SPACE)), Budget(trials=16))
 
@@ -190,7 +190,7 @@ def test_a_judge_that_makes_fewer_rounds_than_asked_does_not_loop() -> None:
 def test_what_confirmation_found_does_not_change_the_search() -> None:
     truth = truth_of(SPACE)
     budget = Budget(trials=16)
-    trials = run(HALVING, RecordedJudge(truth), budget)
+    trials = run(HALVING, RecordedEvaluator(truth), budget)
     confirmed = [measured(trial.candidate, -1.0, rounds=90, fidelity="confirm") for trial in trials]
     assert proposed(HALVING, SPACE, NONE, [*trials, *confirmed], budget).candidates == ()
 
@@ -223,10 +223,10 @@ def test_halving_climbs_where_the_order_says_nothing(seed: int) -> None:
         return 1.0 - sum(0.5 * abs(int(v) - peak[name]) / domains[name] for name, v in candidate.params)
 
     truth = {candidate.label: ratio(candidate) for candidate in space}
-    trials = run(HALVING, RecordedJudge(truth), Budget(trials=48), space=space)
+    trials = run(HALVING, RecordedEvaluator(truth), Budget(trials=48), space=space)
     assert len({trial.candidate.id for trial in trials}) == 48 < len(space) // 8
     assert truth[best_label(trials)] > 0.8
-    plain = run(EXHAUSTIVE, RecordedJudge(truth), Budget(trials=48), space=space)
+    plain = run(EXHAUSTIVE, RecordedEvaluator(truth), Budget(trials=48), space=space)
     assert truth[best_label(trials)] >= truth[best_label(plain)]
 
 
@@ -235,8 +235,8 @@ def test_halving_climbs_where_the_order_says_nothing(seed: int) -> None:
 def test_heads_that_were_looked_at_count(templates: int, more: int) -> None:
     space = space_of(templates=templates, points=6)
     truth = truth_of(space)
-    judge = RecordedJudge(truth)
+    evaluator = RecordedEvaluator(truth)
     heads = list({candidate.template: candidate for candidate in reversed(space)}.values())
-    looked = judge.judge(heads, 5)
-    trials = run(HALVING, judge, Budget(trials=templates + more), space=space, before=looked)
+    looked = evaluator.evaluate(heads, 5)
+    trials = run(HALVING, evaluator, Budget(trials=templates + more), space=space, before=looked)
     assert len({trial.candidate.id for trial in trials}) == min(templates + more, len(space))

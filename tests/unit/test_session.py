@@ -16,6 +16,7 @@ from agentcompile.events import RoundsProgress, TrialFinished, TrialStarted, War
 from agentcompile.runs import session
 from agentcompile.runs.progress import fold
 from agentcompile.runs.session import EVENTS, OPTIONS, Journal, RunDirectory, environment_error, new_name, runs_in
+from agentcompile.system.plain_files import write_atomically
 
 
 @pytest.fixture
@@ -232,14 +233,14 @@ def test_records_carry_the_time_of_their_event(run: RunDirectory) -> None:
 def test_a_written_file_follows_links_and_replaces_no_pipe_or_directory(tmp_path: Path) -> None:
     target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
     link.symlink_to(target)
-    session.write_atomically(link, b"new")
+    write_atomically(link, b"new")
     assert (link.is_symlink(), target.read_bytes()) == (True, b"new")
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    session.write_atomically(pipe, b"through")
+    write_atomically(pipe, b"through")
     assert os.read(reader, 100) == b"through"
     os.close(reader)
     assert pipe.is_fifo()
     with pytest.raises(IsADirectoryError) as caught:
-        session.write_atomically(tmp_path, b"")
+        write_atomically(tmp_path, b"")
     assert session.environment_error(caught.value, tmp_path).exit_code is ExitCode.USAGE

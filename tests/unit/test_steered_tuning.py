@@ -1,4 +1,4 @@
-"""Candidates that a person gives up or wants judged afresh, as one region's search heeds it."""
+"""Candidates that a person gives up or wants evaluated afresh, as one region's search carries it out."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from agentcompile.tuning.tuner import Tuner
 from tests.unit import runs
 
 
-class Judge:
+class AttemptEvaluator:
     """Builds nothing, and remembers what it was asked."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ def task() -> TuneTask:
 
 
 class Desk:
-    """A tuner over a judge that remembers, with what it told."""
+    """A tuner over a evaluator that remembers, with what it told."""
 
     def __init__(
         self,
@@ -81,14 +81,14 @@ class Desk:
         history: MachineTrials | None = None,
         earlier: State | None = None,
     ) -> None:
-        self.judge, self.steering, self.told = Judge(), Steering(earlier), list[Event]()
+        self.evaluator, self.steering, self.told = AttemptEvaluator(), Steering(earlier), list[Event]()
         self.past = TrialDatabase(past, history, "p")
         notes = Notes(Store(folder / "store"))
         self.jobs = JobMaker(target())
-        self.baselines = BaselineTimes(self.judge, notes, target(), "p", 0)  # type: ignore[arg-type]
+        self.baselines = BaselineTimes(self.evaluator, notes, target(), "p", 0)  # type: ignore[arg-type]
         self.tuner = Tuner(
             self.jobs,
-            self.judge,  # type: ignore[arg-type]
+            self.evaluator,  # type: ignore[arg-type]
             self.past,
             self.baselines,
             notes,
@@ -115,13 +115,13 @@ def asked(what: str, candidate: str) -> CandidateAsked:
     return CandidateAsked(what=what, region="r", candidate=candidate)  # type: ignore[arg-type]
 
 
-def test_a_candidate_that_was_given_up_is_not_judged(tmp_path: Path, task: TuneTask) -> None:
+def test_a_candidate_that_was_given_up_is_not_evaluated(tmp_path: Path, task: TuneTask) -> None:
     desk = Desk(tmp_path)
     one, other, *_ = tuple(task.space)
     desk.steering.see(asked("cancel", one.id))
     trials = desk.tuner.evaluated(task, [one, other])
     assert [type(trial.verdict) for trial in trials] == [Cancelled, BuildFailed]
-    assert desk.judge.asked == [other.id]
+    assert desk.evaluator.asked == [other.id]
     told = {event.trial.candidate.id for event in desk.told if isinstance(event, TrialFinished)}
     assert told == {one.id, other.id}, "its verdict is an event as any"
 
@@ -129,25 +129,25 @@ def test_a_candidate_that_was_given_up_is_not_judged(tmp_path: Path, task: TuneT
 def test_no_build_begins_when_time_is_up(tmp_path: Path, task: TuneTask) -> None:
     desk, candidates = Desk(tmp_path), tuple(task.space)
     assert len(candidates) > 3
-    made = desk.tuner.built(task, candidates, lambda: 3.0 - len(desk.judge.asked))
+    made = desk.tuner.built(task, candidates, lambda: 3.0 - len(desk.evaluator.asked))
     assert [job.candidate for job in made] == list(candidates[:3])
-    assert desk.judge.asked == [one.id for one in candidates[:3]]
+    assert desk.evaluator.asked == [one.id for one in candidates[:3]]
 
 
-def test_what_is_judged_again_is_judged_as_if_it_had_never_been(tmp_path: Path, task: TuneTask) -> None:
+def test_what_is_evaluated_again_is_evaluated_as_if_it_had_never_been(tmp_path: Path, task: TuneTask) -> None:
     one, other, *_ = tuple(task.space)
     with MachineTrials(tmp_path / "history") as history:
         first = Desk(tmp_path, history=history)
         (known,) = first.tuner.evaluated(task, [one])
         desk = Desk(tmp_path, past=[known], history=history)
         assert desk.tuner.evaluated(task, [one]) == [known]
-        assert desk.judge.asked == []
+        assert desk.evaluator.asked == []
         assert isinstance(desk.tuner.evaluate_afresh(task, one)[0].verdict, BuildFailed)
-        assert desk.judge.asked == [one.id]
+        assert desk.evaluator.asked == [one.id]
         desk.tuner.evaluated(task, [one])
-        assert desk.judge.asked == [one.id], "once is enough"
+        assert desk.evaluator.asked == [one.id], "once is enough"
         desk.tuner.evaluated(task, [other])
-        assert desk.judge.asked == [one.id, other.id]
+        assert desk.evaluator.asked == [one.id, other.id]
 
 
 def test_a_search_at_the_roofline_proposes_nothing_more(tmp_path: Path, task: TuneTask) -> None:
@@ -155,7 +155,7 @@ def test_a_search_at_the_roofline_proposes_nothing_more(tmp_path: Path, task: Tu
     assert isinstance(one.verdict, Measured)
     at_floor = replace(task, floor_ns=float(one.verdict.measurement.median_ns))
     assert desk.tuner.search(at_floor, ByTwo(), Budget(trials=100), [one], any_time) == [one]
-    assert desk.judge.asked == []
+    assert desk.evaluator.asked == []
     assert len(desk.tuner.search(task, ByTwo(), Budget(trials=5), [one], any_time)) > 1
 
 
@@ -182,7 +182,7 @@ def test_a_model_is_asked_only_while_there_is_time(tmp_path: Path, task: TuneTas
 
     desk, own, first = Desk(tmp_path), task.region.id, next(iter(task.space)).id
     notes = Notes(Store(tmp_path / "store"))
-    parts = (desk.jobs, desk.judge, desk.past, desk.baselines, notes, desk.told.append, 0)
+    parts = (desk.jobs, desk.evaluator, desk.past, desk.baselines, notes, desk.told.append, 0)
     tuner = Tuner(*parts, consult=consult)  # type: ignore[arg-type]
     times = iter([1.0, 1.0, 1.0, 1.0, 0.0, 0.0])
     tuner.search(task, Asking(), Budget(trials=100), [], lambda: next(times))
@@ -192,14 +192,14 @@ def test_a_model_is_asked_only_while_there_is_time(tmp_path: Path, task: TuneTas
 def test_a_search_whose_time_is_up_goes_on_to_where_it_was(tmp_path: Path, task: TuneTask) -> None:
     first, looks = Desk(tmp_path), iter([1.0, 1.0, 0.0])
     made = first.tuner.search(task, ByTwo(), Budget(trials=100), [], lambda: next(looks))
-    assert len(made) == len(first.judge.asked) == 4
+    assert len(made) == len(first.evaluator.asked) == 4
     again = Desk(tmp_path, past=made)
     assert again.tuner.search(task, ByTwo(), Budget(trials=100), [], lambda: 0.0) == made
-    assert again.judge.asked == []
+    assert again.evaluator.asked == []
     # A proposal of which something is new is not taken by half.
     part = Desk(tmp_path, past=made[:3])
     assert part.tuner.search(task, ByTwo(), Budget(trials=100), [], lambda: 0.0) == made[:2]
-    assert part.judge.asked == []
+    assert part.evaluator.asked == []
 
 
 def test_of_heads_beyond_what_there_is_time_for_only_known_ones_are_taken(tmp_path: Path, task: TuneTask) -> None:
@@ -210,11 +210,11 @@ def test_of_heads_beyond_what_there_is_time_for_only_known_ones_are_taken(tmp_pa
     assert {trial.candidate.template for trial in known} == {"linear/rows", "linear/twin"}
     late = Desk(tmp_path)
     assert [trial.candidate for trial in late.tuner.first_trials(both, 8, 1)] == [known[0].candidate]
-    assert len(late.judge.asked) == 1
+    assert len(late.evaluator.asked) == 1
     resumed = Desk(tmp_path, past=known)
     assert resumed.tuner.first_trials(both, 8, 1) == known
     assert resumed.tuner.first_trials(both, 1, 8) == known[:1]
-    assert resumed.judge.asked == []
+    assert resumed.evaluator.asked == []
 
 
 def test_what_a_person_gave_up_is_not_kept_for_other_runs(tmp_path: Path, task: TuneTask) -> None:
@@ -239,7 +239,7 @@ def test_what_somebody_else_killed_is_tried_again_by_a_resumed_run_and_by_later_
         assert resumed.failure(one, "s") is None
 
 
-def test_the_source_that_goes_to_the_judge_can_be_read(tmp_path: Path, task: TuneTask) -> None:
+def test_the_source_that_goes_to_the_evaluator_can_be_read(tmp_path: Path, task: TuneTask) -> None:
     desk = Desk(tmp_path)
     one = next(iter(task.space))
     (trial,) = desk.tuner.evaluated(task, [one])
@@ -248,7 +248,7 @@ def test_the_source_that_goes_to_the_judge_can_be_read(tmp_path: Path, task: Tun
     assert "linear_rows" in kept.read_text()
 
 
-def test_what_a_person_asks_for_is_judged_and_a_point_outside_the_space_rejected(
+def test_what_a_person_asks_for_is_evaluated_and_a_point_outside_the_space_rejected(
     tmp_path: Path, task: TuneTask
 ) -> None:
     desk = Desk(tmp_path)
@@ -276,7 +276,7 @@ def test_trials_of_an_earlier_process_are_recalled_where_they_still_hold(tmp_pat
     trials = RunTrials([task], desk.jobs)
     trials.resume_from([good, stale, foreign])
     assert trials.by_region == {task.region.id: (good,)}
-    assert desk.judge.asked == []
+    assert desk.evaluator.asked == []
 
 
 def test_what_was_prepared_ahead_is_prepared_once_and_has_its_trial_when_it_is_looked_at(
@@ -284,20 +284,20 @@ def test_what_was_prepared_ahead_is_prepared_once_and_has_its_trial_when_it_is_l
 ) -> None:
     desk = Desk(tmp_path)
     desk.tuner.prepare_first([task])
-    (first,) = desk.judge.asked
+    (first,) = desk.evaluator.asked
     assert not [event for event in desk.told if isinstance(event, TrialFinished)], "nothing was timed beside it yet"
     trials = desk.tuner.first_trials(task, 1, 1)
     assert [(trial.candidate.id, type(trial.verdict)) for trial in trials] == [(first, BuildFailed)]
-    assert desk.judge.asked == [first]
+    assert desk.evaluator.asked == [first]
     resumed = Desk(tmp_path, past=trials)
     resumed.tuner.prepare_first([task])
-    assert resumed.judge.asked == [], "what is known is not prepared"
+    assert resumed.evaluator.asked == [], "what is known is not prepared"
 
 
 def test_what_a_person_gave_up_is_given_up_though_it_was_prepared_ahead(tmp_path: Path, task: TuneTask) -> None:
     desk = Desk(tmp_path)
     desk.tuner.prepare_first([task])
-    desk.steering.see(asked("cancel", desk.judge.asked[0]))
+    desk.steering.see(asked("cancel", desk.evaluator.asked[0]))
     assert [type(trial.verdict) for trial in desk.tuner.first_trials(task, 1, 1)] == [Cancelled]
 
 
@@ -341,7 +341,7 @@ def test_trials_of_earlier_runs_are_proposed_in_this_one_too(tmp_path: Path, tas
         first.tuner.search(task, Halving(), Budget(trials=10), [], any_time)
         second = Desk(tmp_path, history=history)
         second.tuner.search(task, Halving(), Budget(trials=10), [], any_time)
-    assert second.judge.asked == []
+    assert second.evaluator.asked == []
     assert proposed(second) == proposed(first)
 
 
@@ -350,5 +350,5 @@ def test_a_strategy_that_does_not_say_where_candidates_came_from_is_not_spoken_f
 ) -> None:
     desk = Desk(tmp_path)
     desk.tuner.search(task, ByTwo(), Budget(trials=100), [], any_time)
-    assert desk.judge.asked
+    assert desk.evaluator.asked
     assert proposed(desk) == []

@@ -1,4 +1,4 @@
-"""What a person asked of a session, as the flow heeds it."""
+"""What a person asked of a session, as the flow carries it out."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_cancelled_candidate_rings_the_bell_and_is_known(steering: Steering) -
     assert steering.cancelled("c")
 
 
-def test_who_is_judged_again_is_cancelled_no_more(steering: Steering) -> None:
+def test_who_is_evaluated_again_is_cancelled_no_more(steering: Steering) -> None:
     steering.see(asked("cancel"))
     steering.see(asked("rerun"))
     assert not steering.cancelled("c")

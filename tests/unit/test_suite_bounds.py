@@ -64,6 +64,12 @@ def test_a_request_that_became_slow_is_a_regression_though_its_tokens_are_fast()
     assert breaches(result(replace(measured(5.0, 6.0), total_speedup=replace(slow, high=3.1))), [bound]) == ()
 
 
+def test_a_request_without_a_figure_is_not_decided() -> None:
+    (breach,) = breaches(result(measured(5.0, 6.0)), [replace(BOUND, total=3.0)])
+    text = f"{KEY}: agentcompile has no figure per request; 3× wanted"
+    assert (breach.code, breach.text) == (UNDECIDED, text)
+
+
 @pytest.mark.parametrize(
     ("arms", "why"),
     [

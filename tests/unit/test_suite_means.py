@@ -1,4 +1,4 @@
-"""Means over rounds: Welch's interval, and what the luck of processes adds to one."""
+"""Means over rounds: Welch's interval, and what differences between processes add to one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from agentcompile.bench.harness.found import widened
-from agentcompile.bench.harness.means import LEAST_MEANS, Logs, apart, luck_of, mean_of
+from agentcompile.bench.harness.means import LEAST_MEANS, Logs, apart, design_effect, mean_of
 from agentcompile.bench.harness.result import Case, Interval, RoundTimes
 
 from tests.unit.test_suite_compare import EMPTY, case_of, rounds
@@ -60,55 +60,55 @@ def test_the_spread_of_processes_is_the_f_of_a_worked_example() -> None:
 
 
 @pytest.mark.parametrize("parts", [((1.0, 2.0, 3.0),), ((1.0,), (2.0,)), ((1.0, 1.0), (2.0, 2.0)), ()])
-def test_one_process_or_none_that_varies_says_nothing_of_luck(parts: tuple[tuple[float, ...], ...]) -> None:
+def test_one_process_or_none_that_varies_has_no_design_effect(parts: tuple[tuple[float, ...], ...]) -> None:
     assert Logs(by_process=parts, total=9).spread_of_processes() is None
 
 
-def drawn(generator: random.Random, luck: float, processes: int = 2, count: int = 4) -> Logs:
-    """Rounds of spread 1 in processes whose own spread is `luck`."""
+def drawn(generator: random.Random, spread: float, processes: int = 2, count: int = 4) -> Logs:
+    """Rounds of spread 1 in processes whose own spread is `spread`."""
 
     def process() -> tuple[float, ...]:
-        own = generator.gauss(0.0, luck)
+        own = generator.gauss(0.0, spread)
         return tuple(own + generator.gauss(0.0, 1.0) for _ in range(count))
 
     return Logs(by_process=tuple(process() for _ in range(processes)), total=processes * count)
 
 
-def test_too_few_means_tell_no_luck_and_equal_processes_hardly_any() -> None:
+def test_too_few_means_have_no_design_effect_and_equal_processes_hardly_any() -> None:
     generator = random.Random(3)
     many = [drawn(generator, 0.0) for _ in range(2000)]
-    assert luck_of(many[: LEAST_MEANS - 1]) is None
-    assert luck_of(many) == pytest.approx(1.0, abs=0.1)
+    assert design_effect(many[: LEAST_MEANS - 1]) is None
+    assert design_effect(many) == pytest.approx(1.0, abs=0.1)
     # Processes of variance 1 beside rounds of variance 1, four each: 1 + 4 · 1 / 1.
-    assert luck_of([drawn(generator, 1.0) for _ in range(2000)]) == pytest.approx(5.0, rel=0.1)
+    assert design_effect([drawn(generator, 1.0) for _ in range(2000)]) == pytest.approx(5.0, rel=0.1)
 
 
-def covers(generator: random.Random, luck: float, *, knows: bool) -> float:
+def covers(generator: random.Random, spread: float, *, knows: bool) -> float:
     """How often the interval of a mean holds the truth, in runs of forty means."""
     held = count = 0
     for _ in range(40):
-        many = [drawn(generator, luck) for _ in range(40)]
-        factor = luck_of(many) if knows else None
+        many = [drawn(generator, spread) for _ in range(40)]
+        factor = design_effect(many) if knows else None
         means = [logs.mean(factor) for logs in many]
         held += sum(abs(mean.value) <= mean.half_width(LEVEL) for mean in means)
         count += len(means)
     return held / count
 
 
-def test_intervals_that_know_the_luck_of_processes_cover_the_truth_and_those_that_do_not_miss_it() -> None:
+def test_intervals_that_know_the_design_effect_cover_the_truth_and_those_that_do_not_miss_it() -> None:
     generator = random.Random(7)
     assert covers(generator, 0.0, knows=True) > 0.94
     assert covers(generator, 1.0, knows=True) > 0.93
     assert covers(generator, 1.0, knows=False) < 0.88
 
 
-def lucky(cases: int, luck: float) -> list[Case]:
+def spread_out(cases: int, spread: float) -> list[Case]:
     """Cases of one arm beside its baseline, whose processes are faster or slower as a whole."""
     generator = random.Random(11)
     found = []
     for at in range(cases):
         made = rounds(at, {"hf-eager": 0.02, "agentcompile": 0.01}, 0.005)
-        own = [math.exp(generator.gauss(0.0, luck)) for _ in range(3)]
+        own = [math.exp(generator.gauss(0.0, spread)) for _ in range(3)]
         found.append(case_of([moved(one, own[one.process]) for one in made], workload=f"w{at}"))
     return found
 
@@ -128,10 +128,10 @@ def test_a_results_intervals_are_widened_by_what_its_processes_differ() -> None:
         replace(
             case, arms=tuple(replace(arm, speedup=known) if arm.name == "agentcompile" else arm for arm in case.arms)
         )
-        for case in lucky(10, 0.05)
+        for case in spread_out(10, 0.05)
     ]
-    found, luck = widened(cases)
-    assert luck["token"] > 5
+    found, effects = widened(cases)
+    assert effects["token"] > 5
     assert min(widths(found)) > 2 * max(widths(cases))
     few, none = widened(cases[:4])
     assert (widths(few), none) == (widths(cases[:4]), {}), "four cases tell nothing"

@@ -9,7 +9,7 @@ import torch
 
 from agentcompile.tasks import comparing
 from agentcompile.tasks.comparing import Expected, Outputs, compare
-from agentcompile.tasks.tally import Tally
+from agentcompile.tasks.tally import TaskTally
 
 
 def expected(reference: torch.Tensor, dtype: str = "fp32", error: float = 1e-7) -> Expected:
@@ -19,8 +19,8 @@ def expected(reference: torch.Tensor, dtype: str = "fp32", error: float = 1e-7) 
     return Expected(name="out0", dtype=dtype, reference=reference, own=own, moved=moved)
 
 
-def found(y: torch.Tensor, one: Expected) -> Tally:
-    tally = Tally()
+def found(y: torch.Tensor, one: Expected) -> TaskTally:
+    tally = TaskTally()
     compare(tally, y, one, "inputs 1")
     return tally
 
@@ -146,19 +146,19 @@ def test_an_element_that_is_nearly_a_whole_row_may_err_some_roundings() -> None:
     assert not found(r.to(torch.bfloat16).float(), one).ok
 
 
-def test_launches_with_the_bits_of_the_first_are_judged_like_it_without_being_compared(
+def test_launches_with_the_bits_of_the_first_are_evaluated_like_it_without_being_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared = list[torch.Tensor]()
 
-    def counted(tally: Tally, y: torch.Tensor, one: Expected, label: str) -> None:
+    def counted(tally: TaskTally, y: torch.Tensor, one: Expected, label: str) -> None:
         compared.append(y)
         compare(tally, y, one, label)
 
     monkeypatch.setattr(comparing, "compare", counted)
     r = reference()
     for wrong in (False, True):
-        outputs, y, tally = Outputs(), r.float(), Tally()
+        outputs, y, tally = Outputs(), r.float(), TaskTally()
         compared.clear()
         y[1, 7] += 1e-3 * wrong
         assert all(outputs.examine(tally, y.clone(), expected(r), "inputs 1") for _ in range(3))
@@ -168,9 +168,9 @@ def test_launches_with_the_bits_of_the_first_are_judged_like_it_without_being_co
         assert not outputs.examine(tally, y, expected(r), "inputs 1")
         assert len(compared) == 2
         assert not tally.ok
-    tally = Tally()
+    tally = TaskTally()
     assert not outputs.examine(tally, r.float(), expected(r), "inputs 1")
-    assert tally.ok, "it is this launch that is judged, and not the first"
+    assert tally.ok, "it is this launch that is evaluated, and not the first"
     nowhere = torch.full_like(r, math.nan).float()
     again = Outputs()
     assert all(again.examine(tally, nowhere, expected(r), "inputs 1") for _ in range(2)), "NaN has bits, too"

@@ -28,7 +28,7 @@ from agentcompile.tasks.contract import contract_of, facts_of, region_of
 from agentcompile.tasks.loading import LoadedModel, TaskFault, moved
 from agentcompile.tasks.reading import read
 from agentcompile.tasks.signing import _signature, wide
-from agentcompile.tasks.tally import Tally
+from agentcompile.tasks.tally import TaskTally
 from agentcompile.tasks.wire import Loaded
 from tests.kernels import tasks_for_gpu as kernels
 from tests.unit.fakes import target
@@ -210,9 +210,9 @@ def test_a_model_is_moved_with_its_plain_tensors_and_what_is_shared_stays_shared
     assert held["same"] is model.layer.shift
 
 
-def told(y: torch.Tensor, reference: torch.Tensor, fast: torch.Tensor | None, dtype: str = "fp32") -> Tally:
+def told(y: torch.Tensor, reference: torch.Tensor, fast: torch.Tensor | None, dtype: str = "fp32") -> TaskTally:
     own = (reference * (1 + 2.0**-24)).to(torch.float32)
-    tally = Tally()
+    tally = TaskTally()
     compare(tally, y, Expected(name="out0", dtype=dtype, reference=reference, own=own, moved=(), fast=fast), "inputs 1")
     return tally
 

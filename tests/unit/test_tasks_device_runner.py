@@ -19,9 +19,9 @@ from agentcompile.tasks.device_arms import ONE_BY_ONE, DeviceArms
 from agentcompile.tasks.device_runner import DeviceRunner
 from agentcompile.tasks.loading import LoadedModel
 from agentcompile.tasks.precision import exact
-from agentcompile.tasks.stirring import TABLE, applied, fill, rows_of, steps_of, table_numbers
+from agentcompile.tasks.stirring import TABLE, applied, fill, shuffled, steps_of, table_numbers
 from agentcompile.tasks.torch_arms import EAGER
-from agentcompile.tasks.wire import BindDevice, Fault, Launch, Request, TimeKernel
+from agentcompile.tasks.wire import BindDevice, LaunchKernel, ProcessFault, Request, TimeKernel
 from tests.unit.fakes import linear_region
 from tests.unit.task_files import TASKS
 
@@ -84,7 +84,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(graphs, "captured", captured)
     monkeypatch.setattr(device_arms, "captured", captured)
-    monkeypatch.setattr(graphs, "Stopwatch", Watch)
+    monkeypatch.setattr(graphs, "DeviceTimer", Watch)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: type("Stream", (), {"cuda_stream": 0}))
     monkeypatch.setattr(mirror, "fenced", lambda nbytes, before: torch.zeros(nbytes, dtype=torch.uint8))
@@ -92,7 +92,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_batches_of_any_length_are_as_many_launches(device: None) -> None:
     done = list[int]()
-    batches = graphs.Batches(lambda count: lambda: done.append(count))
+    batches = graphs.GraphBatches(lambda count: lambda: done.append(count))
     for count in (1, 7, 1024, 1025, 5000):
         queue = batches.of(count)
         done.clear()
@@ -142,10 +142,10 @@ class Runner(DeviceRunner):
 
     def stir(self, at: int) -> None:
         table, tensor = self._mirrors[at].buffers[TABLE].view(torch.int64), self._mirrors[at].buffers["in0"]
-        number = int(table[0])
-        place, width = int(table[2 + 2 * number]), int(table[1])
-        tensor[place : place + width] = table[3 + 2 * number].view(1).view(torch.uint8)[:width]
-        table[0] += 1
+        made, count = int(table[0]), int(table[1])
+        whole = tensor.view(torch.float32)
+        whole.copy_(applied(table[2 + 2 * made :][: 2 * count].view(1, count, 2), 0, whole))
+        table[0] += count
 
 
 @pytest.mark.parametrize("batch", [1, 3, 8, 21])
@@ -161,12 +161,11 @@ def test_inputs_that_change_between_timed_launches_are_what_the_examining_proces
         values = torch.randn(NUMBERS, generator=generator)
         view.buffer("in0", torch.float32, (NUMBERS,)).copy_(values)
         table, steps = view.buffer(TABLE, torch.int64, (table_numbers(),)), steps_of(batch, SETS, at)
-        fill(table, values, steps, generator)
         given.append(values)
-        rows.append(rows_of(table, steps))
+        rows.append(fill(table, [shuffled(values)], steps, generator))
     runner.handle(TimeKernel(batch=batch, stirred=True))
     for at, view in enumerate(views[: min(batch, SETS)]):
-        expected = applied(rows[at], given[at])
+        expected = applied(rows[at], 0, given[at])
         assert torch.equal(view.buffer("in0", torch.float32, (NUMBERS,)), expected)
         assert torch.equal(view.buffer("out0", torch.float32, (NUMBERS,)), expected * 2)
         assert not view.broken()
@@ -185,7 +184,7 @@ def test_results_come_back_from_a_device_where_somebody_looks_and_only_there(
         view.buffer("in0", torch.float32, (NUMBERS,)).fill_(1.5)
         view.buffer("out0", torch.float32, (NUMBERS,)).fill_(0.0)
     out = views[2].buffer("out0", torch.float32, (NUMBERS,))
-    runner.handle(Launch(arena=2, repeat=3))
+    runner.handle(LaunchKernel(arena=2, repeat=3))
     assert runner.launched == [2, 2, 2]
     assert out.tolist() == [3.0] * NUMBERS
     out.fill_(0.0)
@@ -225,7 +224,9 @@ def test_a_device_that_cannot_be_used_is_the_machine_s_fault(device: None, monke
         shared=(), fenced=False, attendants="",
     )  # fmt: skip
     assert decode(Request, encode(bind)) == bind
-    assert runner.handle(bind) == Fault(error="cuda:0 cannot be used: No CUDA GPUs are available", environment=True)
+    assert runner.handle(bind) == ProcessFault(
+        error="cuda:0 cannot be used: No CUDA GPUs are available", environment=True
+    )
 
 
 class Seen(torch.nn.Module):
@@ -281,4 +282,4 @@ def test_a_kernel_that_faults_is_told_in_a_line_and_memory_that_runs_out_is_the_
 
     runner = DeviceRunner()
     monkeypatch.setattr(runner, "_launch", fault)
-    assert runner.handle(Launch(arena=0)) == Fault(error=said.partition("\n")[0], environment=environment)
+    assert runner.handle(LaunchKernel(arena=0)) == ProcessFault(error=said.partition("\n")[0], environment=environment)

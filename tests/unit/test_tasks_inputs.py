@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from agentcompile.tasks.inputs import SCALES, cases, nudged, randomised, scaled, seed_of
+from agentcompile.tasks.inputs import SCALES, cases, nudged, nudged_tree, randomised, scaled, seed_of
 
 
 def test_every_scale_is_checked_and_both_arenas_several_times() -> None:
@@ -56,11 +56,12 @@ def test_a_nudge_changes_few_elements_and_neither_the_first_nor_the_last() -> No
     assert not changed[-1]
 
 
-def test_a_nudge_of_whole_numbers_takes_values_that_are_there() -> None:
-    x = torch.randint(0, 9, (50,))
-    moved = nudged(x, torch.Generator().manual_seed(0))
-    assert set(moved.tolist()) <= set(x.tolist())
-    assert not torch.equal(moved, x)
+def test_a_nudge_leaves_whole_numbers_as_the_task_draws_them() -> None:
+    before, drawn = ([torch.randn(50), {"ids": torch.randperm(50)}, 3] for _ in range(2))
+    x, held, number = nudged_tree(before, drawn, torch.Generator().manual_seed(0))
+    assert 1 <= int((x != before[0]).sum()) <= 5
+    assert torch.equal(held["ids"], drawn[1]["ids"])
+    assert number == 3
 
 
 def test_parameters_leave_ones_and_zeros_keep_signs_and_spare_masks() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agentcompile.ir.attempt import Judged, Times, Written
+from agentcompile.ir.attempt import Evaluated, Times, Written
 from agentcompile.ir.template import Params, Template
 from agentcompile.ir.trial import Crashed, Measured, NumericReport, Verdict
-from agentcompile.tasks.judging import TaskJudge, fastest
+from agentcompile.tasks.evaluating import TaskEvaluator, fastest
 from agentcompile.tasks.kernel import Built
 from agentcompile.tasks.timing import Baselines
 from tests.unit.fakes import RIGHT, target
@@ -41,7 +41,7 @@ def timed(us: float, beside_us: float, name: str) -> Measured:
     return replace(RAN, measurement=measurement)
 
 
-class Rounds(TaskJudge):
+class Rounds(TaskEvaluator):
     """The gates of a task whose points take the given times beside the baseline, in their order; nothing is built."""
 
     def __init__(self, known: Baselines, points: list[tuple[float, float]], then: Baselines = QUIET) -> None:
@@ -55,7 +55,7 @@ class Rounds(TaskJudge):
         self.retaken += 1
         return then
 
-    def _judged(self, template: Template, params: Params) -> Verdict:
+    def _evaluated(self, template: Template, params: Params) -> Verdict:
         return timed(*self._points.pop(0), self._baselines.name)
 
     def _rebuilt(self, template: Template, params: Params) -> Built:
@@ -66,48 +66,48 @@ class Rounds(TaskJudge):
         assert report == RIGHT
         return timed(*self._points.pop(0), self._baselines.name)
 
-    def kernel(self, manifest: str = "") -> Judged:
-        """Judge a kernel."""
+    def kernel(self, manifest: str = "") -> Evaluated:
+        """Evaluate a kernel."""
         interface: Any = self._contract.interface
         text = interface["manifest"]["example"] + manifest
-        return self.judge(Written(manifest=text, kernel=interface["launch"]["skeleton"]))
+        return self.evaluate(Written(manifest=text, kernel=interface["launch"]["skeleton"]))
 
 
-def told(judged: Judged) -> dict[str, Any]:
-    assert isinstance(judged.feedback, dict)
-    return judged.feedback
+def told(evaluated: Evaluated) -> dict[str, Any]:
+    assert isinstance(evaluated.feedback, dict)
+    return evaluated.feedback
 
 
 def test_the_point_that_is_fastest_beside_the_baseline_counts_and_not_one_of_a_quiet_moment() -> None:
-    judge = Rounds(QUIET, [(650.0, 700.0), (2_000.0, 4_000.0)])
-    judged = judge.kernel(TUNED)
-    assert told(judged)["params"] == {"ROWS": 2}, "half the baseline's time, though the machine was busy for both"
-    assert judged.over_reference == pytest.approx(0.5 * 700 / 900)
+    evaluator = Rounds(QUIET, [(650.0, 700.0), (2_000.0, 4_000.0)])
+    evaluated = evaluator.kernel(TUNED)
+    assert told(evaluated)["params"] == {"ROWS": 2}, "half the baseline's time, though the machine was busy for both"
+    assert evaluated.over_reference == pytest.approx(0.5 * 700 / 900)
 
 
 def test_baselines_of_a_busy_moment_are_taken_anew_once() -> None:
-    judge = Rounds(BUSY, [(725.0, 700.0), (720.0, 700.0)])
-    judged = judge.kernel()
-    assert (told(judged)["beside_incumbent"]["comparison"], told(judged)["incumbent_us"]) == ("SLOWER", 700.0)
-    assert told(judged)["admissible"] is False
-    assert judged.over_reference == pytest.approx(725 / 900, rel=1e-3)
-    assert judged.times == QUIET.times == Times(reference_ns=900e3, incumbent_ns=700e3, arms=QUIET.times.arms)
-    judge.kernel()
-    assert judge.retaken == 1
+    evaluator = Rounds(BUSY, [(725.0, 700.0), (720.0, 700.0)])
+    evaluated = evaluator.kernel()
+    assert (told(evaluated)["beside_incumbent"]["comparison"], told(evaluated)["incumbent_us"]) == ("SLOWER", 700.0)
+    assert told(evaluated)["admissible"] is False
+    assert evaluated.over_reference == pytest.approx(725 / 900, rel=1e-3)
+    assert evaluated.times == QUIET.times == Times(reference_ns=900e3, incumbent_ns=700e3, arms=QUIET.times.arms)
+    evaluator.kernel()
+    assert evaluator.retaken == 1
 
 
 def test_a_kernel_is_timed_beside_the_form_that_a_quiet_moment_shows_to_be_the_fastest() -> None:
-    judge = Rounds(WRONG, [(800.0, 900.0), (800.0, 700.0)])
-    judged = judge.kernel()
-    assert told(judged)["beside_incumbent"]["incumbent"] == "torch.compile"
-    assert told(judged)["admissible"] is False
+    evaluator = Rounds(WRONG, [(800.0, 900.0), (800.0, 700.0)])
+    evaluated = evaluator.kernel()
+    assert told(evaluated)["beside_incumbent"]["incumbent"] == "torch.compile"
+    assert told(evaluated)["admissible"] is False
 
 
 def test_a_busy_moment_of_a_kernel_moves_no_baseline() -> None:
-    judge = Rounds(QUIET, [(6_000.0, 7_000.0)])
-    judged = judge.kernel()
-    assert judged.times == QUIET.times
-    assert told(judged)["admissible"] is True
+    evaluator = Rounds(QUIET, [(6_000.0, 7_000.0)])
+    evaluated = evaluator.kernel()
+    assert evaluated.times == QUIET.times
+    assert told(evaluated)["admissible"] is True
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,21 @@ def test_a_kernel_gets_its_maps_behind_its_pointers_and_knows_the_rows_of_a_box(
     assert text.index("partial;") < text.index("TensorMap x_map;") < text.index("TensorMap w_map;")
 
 
+def test_a_family_of_matrices_has_a_map_of_each_in_an_array() -> None:
+    source = specialise(template(), linear_region(hidden=64, rows=24, count=3), PARAMS, GPU)
+    (launch,) = source.launches
+    assert [(one.of, one.rows, one.columns) for one in launch.maps[1:]] == [(f"w.{i}", 24, 64) for i in range(3)]
+    assert {one.of for one in launch.maps} <= {*launch.arguments}
+    assert "TensorMap w_map[3];" in source.text
+    assert "TensorMap x_map;" in source.text
+    assert source.text.count("w_box") == 1
+
+
+def test_every_matrix_of_a_family_is_looked_at() -> None:
+    found = findings(template(), hidden=60, rows=24, count=2)
+    assert [text.partition(":")[0] for text in found] == ["x", "w.0", "w.1"]
+
+
 def test_a_kernel_without_maps_has_nothing_of_them() -> None:
     plain = replace(template(), launches=(replace(LAUNCH, maps=()),))
     assert "TensorMap" not in specialise(plain, linear_region(), PARAMS, GPU).text
@@ -91,7 +106,8 @@ box = "{box}"
 """
 
 
-ARGUMENTS = {"silu-mul": '["g", "u", "y"]', "linear": '["x", "w", "b", "y"]'}
+PRODUCT = '["x", "w", "b", "y"]'
+ARGUMENTS = {"silu-mul": '["g", "u", "y"]', "linear": PRODUCT, "linear-merged": PRODUCT}
 
 
 def loaded(tmp_path: Path, region: str = "silu-mul", **changed: str) -> Template:
@@ -111,6 +127,11 @@ def test_one_table_may_map_several_ports(tmp_path: Path) -> None:
     assert launch.maps == (TensorMap(of="g", box="8"), TensorMap(of="u", box="8"))
 
 
+def test_a_family_may_be_mapped(tmp_path: Path) -> None:
+    (launch,) = loaded(tmp_path, region="linear-merged", of='["w"]').launches
+    assert launch.maps == (TensorMap(of="w", box="8"),)
+
+
 @pytest.mark.parametrize(
     ("changed", "fault"),
     [
@@ -119,7 +140,7 @@ def test_one_table_may_map_several_ports(tmp_path: Path) -> None:
         ({"box": "lines"}, "lines"),
         ({"language": "triton"}, "a triton launch has no tensor maps"),
         ({"of": '["w"]', "region": "linear", "more": 'layouts.w = "rows-of-8"'}, '"w" is in rows-of-8'),
-        ({"of": '["b"]', "region": "linear"}, '"b" is no single port'),
+        ({"of": '["b"]', "region": "linear"}, 'a region may lack "b"'),
     ],
 )
 def test_what_cannot_be_mapped_is_refused(tmp_path: Path, changed: dict[str, str], fault: str) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
 import re
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from agentcompile.evaluation.stopwatch import Stopwatch
-from agentcompile.evaluation.time_budget import TimeBudget, any_time, floor_of, part_of
+from agentcompile.evaluation.time_budget import TimeBudget, acceptance_s, any_time, floor_of, part_of
 from agentcompile.events import Event, PlanAdmitted, SearchProgress, StageFinished, StepsTimed, TrialFinished, Warned
 from agentcompile.ir.codec import decode
 from agentcompile.runs.tables import overhead_line, pace_line
@@ -70,10 +74,15 @@ def test_a_part_of_the_time_ends_when_its_share_is_used() -> None:
     ],
 )
 def test_what_a_search_takes_at_least_is_said_as_the_machine_is_now(left_s: float, others: int, said: str) -> None:
-    text = floor_of(20, left_s, others, cores=2)
+    text = floor_of(20, left_s, others, 2, "cpu")
     assert bool(text) == bool(said)
     assert re.search(said, text)
     assert not said or "one candidate of each of 20 regions" in text
+
+
+def test_a_search_for_a_gpu_says_how_long_acceptance_takes() -> None:
+    assert "about 114 s on a quiet machine" in floor_of(19, 0.4 * 25, 0, 16, "cuda")
+    assert floor_of(19, 0.4 * 120, 0, 16, "cuda") == ""
 
 
 def told(disturbed: float) -> list[Event]:
@@ -162,12 +171,12 @@ class Evaluator:
 def reports(spent_s: float = 0.0) -> list[SearchProgress]:
     """What a search says that waits for 6 s, makes jobs for 15 s and uses their results for 3 s, and long after it."""
     clock, events = Clock(), list[Event]()
-    judge = Evaluator(clock)
-    with judge.waiting.running():
+    evaluator = Evaluator(clock)
+    with evaluator.waiting.running():
         clock.now += 40
     budget = TimeBudget(0, fakes.target(), spent_s=spent_s, clock=clock)
-    pace = Pace(events.append, budget, lambda best: 0.0, judge.waiting)
-    for _ in judge.prepare():
+    pace = Pace(events.append, budget, lambda best: 0.0, evaluator.waiting)
+    for _ in evaluator.prepare():
         clock.now += 1
     pace(StageFinished(stage="admit"))
     clock.now += 100
@@ -227,3 +236,21 @@ def test_progress_from_before_overhead_was_measured_is_read_and_has_none() -> No
     told: SearchProgress = decode(SearchProgress, old)  # type: ignore[arg-type]
     assert told.overhead_s is None
     assert overhead_line(told) == ""
+
+
+def test_the_time_of_acceptance_is_estimated_alike_beside_other_processes() -> None:
+    """Products of several threads, which wait for one another there, took a hundred times as long."""
+    work = [("decode", 50_000_000), ("prefill", 3_000_000_000)]
+    quiet = acceptance_s(work, 0, 2)  # type: ignore[arg-type]
+    code = "while True: pass"
+    spinning = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2 * len(os.sched_getaffinity(0)))]
+    try:
+        time.sleep(0.5)
+        busy = acceptance_s(work, 0, 2)  # type: ignore[arg-type]
+    finally:
+        for one in spinning:
+            one.kill()
+            one.wait()
+    assert quiet / 4 < busy < 4 * quiet
+    assert acceptance_s(work, 2, 2) > acceptance_s(work[:1], 0, 2) > 0.2  # type: ignore[arg-type]
+    assert acceptance_s([], 0, 2) == 0.0

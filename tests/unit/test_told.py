@@ -1,4 +1,4 @@
-"""What an adviser is told of earlier trials: which of them enter, how they stand, and that a replay heeds none."""
+"""What an adviser is told of earlier trials: which of them enter, how they stand, and that a replay uses none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentcompile.advice.exchange import Cassette
 from agentcompile.advice.heuristic import Heuristic
 from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.prompt import Prompt, prompt_of
-from agentcompile.advice.wire import Ask, Reply
+from agentcompile.advice.wire import ModelRequest, Reply
 from agentcompile.events import AdviceMissed, AdviceTaken, Event, clean
 from agentcompile.ir.advice import Question
 from agentcompile.ir.template import Candidate, Param
@@ -97,7 +97,7 @@ def test_a_trial_under_another_policy_is_not_told(tmp_path: Path) -> None:
         assert told(informed(ASKED, TrialDatabase([], history, POLICY))) == []
 
 
-def test_what_was_to_be_judged_afresh_is_told_as_it_was_judged_then(tmp_path: Path) -> None:
+def test_what_was_to_be_evaluated_afresh_is_told_as_it_was_evaluated_then(tmp_path: Path) -> None:
     with MachineTrials(tmp_path / "h.sqlite") as history:
         history.put(of(ONE, 1.0), POLICY)
         past = TrialDatabase([of(ONE, 1.0)], history, POLICY)
@@ -176,7 +176,7 @@ class Telling:
     def __init__(self) -> None:
         self.sent: list[str] = []
 
-    def send(self, ask: Ask) -> Reply:
+    def send(self, ask: ModelRequest) -> Reply:
         self.sent.append(ask.user)
         ids = {one["region"] for one in json.loads(ask.user)["regions"]}
         asked = tuple(one for one in prompt_of([ASKED]).asked if one.id in ids)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcompile.ir.codec import decode, encode
-from agentcompile.ir.search_events import Node, Transformation
+from agentcompile.ir.search_events import ProposalNode, Transformation
 from agentcompile.ir.template import Candidate, Param
 from agentcompile.search.points import Points
 from agentcompile.search.traces import menu, replayed, trace_between, transformed
@@ -77,8 +77,8 @@ def test_a_trace_replays_to_its_end(candidates: tuple[Candidate, ...], seed: int
     assert end == last
     assert candidates[end].id == candidates[last].id
     assert len({(one.change == "template", one.name) for one in trace}) == len(trace), "nothing is changed twice"
-    node = Node(candidate=candidates[last].id, origin="changed", parent=candidates[first].id, trace=trace)
-    assert replayed(points, first, decode(Node, encode(node), "node").trace) == last
+    node = ProposalNode(candidate=candidates[last].id, origin="changed", parent=candidates[first].id, trace=trace)
+    assert replayed(points, first, decode(ProposalNode, encode(node), "node").trace) == last
 
 
 @given(candidates=SPACES, seed=st.integers(0, 99))

@@ -12,12 +12,12 @@ import pytest
 from agentcompile.build.binary import Binary
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.evaluator import EvaluationJob, Evaluator, Prepared
-from agentcompile.events import Event, TrialFinished
+from agentcompile.events import Event, TrialFinished, Warned
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Target
 from agentcompile.ir.template import Candidate, Template
-from agentcompile.ir.trial import BuildFailed, Incorrect, Kernel, NumericReport, Part, Rejected, Trial, Verdict
+from agentcompile.ir.trial import BuildFailed, Check, Incorrect, Kernel, NumericReport, Part, Rejected, Trial, Verdict
 from agentcompile.space import Space
 from agentcompile.system.notes import Notes
 from agentcompile.system.store import Store
@@ -29,6 +29,7 @@ from agentcompile.tuning.run_trials import RunTrials
 from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.trial_database import TrialDatabase
 from agentcompile.tuning.untimed import CALL_NS, INTERPRETER_NS, LATER, LAUNCH_NS, Estimates, first_of_layouts, ranked
+from agentcompile.validate.endurance import MISSING
 from tests.unit.fakes import RIGHT, linear_region, rows_template, target
 
 PACKED = rows_template(id="linear/packed")
@@ -44,6 +45,7 @@ class Checker:
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}
         self.asked: list[str] = []
+        self.checks: tuple[Check, ...] = ()
 
     def prepare(
         self, jobs: Iterable[EvaluationJob], *, depth: str = "search"
@@ -51,9 +53,8 @@ class Checker:
         assert depth == "accept"
         for job in jobs:
             self.asked.append(job.candidate.id)
-            passed = Prepared(
-                job=job, binary=cast(Binary, None), report=NumericReport(checks=(), error_ratio=1.0, cases=1, repeats=1)
-            )
+            report = NumericReport(checks=self.checks, error_ratio=1.0, cases=1, repeats=1)
+            passed = Prepared(job=job, binary=cast(Binary, None), report=report)
             yield job, self.verdicts.get(job.candidate.id, passed)
 
 
@@ -139,6 +140,18 @@ def test_a_layout_whose_candidates_all_fail_has_no_kernel_and_a_region_falls_bac
     assert chosen(rig.first()) == [rig.order(PLAIN)[0]]
     no = [(rig.region.id, kernel) for _, (kernel,) in rig.first().kernels]
     assert rig.order(PLAIN)[0] not in chosen(rig.ranker.by_order(no)[rig.region.id])
+
+
+def test_a_kernel_accepted_after_too_few_launches_is_told_once_in_this_run_and_in_the_next(tmp_path: Path) -> None:
+    first, then = Rig(tmp_path), Rig(tmp_path)
+    first.checker.checks = (Check(name=MISSING, ok=True, measured=9.0, allowed=4096.0, detail="5 s were not enough"),)
+    for rig in (first, first, then):
+        assert rig.accepted(rig.first())
+    for rig in (first, then):
+        told = [event.text for event in rig.events if isinstance(event, Warned)]
+        assert len(told) == len(LAYOUTS)
+        assert all(" is accepted, but there was no time for 9 of the launches" in text for text in told)
+    assert not then.checker.asked
 
 
 def test_a_region_of_which_everything_failed_says_how_many_did(rig: Rig) -> None:

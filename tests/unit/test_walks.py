@@ -95,9 +95,11 @@ def test_a_batch_runs_side_by_side_each_at_a_place_of_its_own() -> None:
     assert all(len(walk.ids) <= 128 for walk in eight)
 
 
-def test_a_batch_fits_in_a_small_context() -> None:
-    *_, group = fed(8, batches=(4,))
-    assert all(walk.prompt >= 1 and len(walk.ids) <= 8 for walk in group)
+@pytest.mark.parametrize("context", [2, 3, 4, 5, 8])
+def test_a_batch_fits_in_a_small_context(context: int) -> None:
+    *_, group = fed(context, batches=(4,))
+    assert len(group) == 4
+    assert all(walk.prompt >= 1 and walk.steps >= 1 and len(walk.ids) <= context for walk in group)
 
 
 def test_longer_walks_come_first_so_that_shorter_ones_find_their_cache() -> None:

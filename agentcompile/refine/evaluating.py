@@ -1,6 +1,6 @@
 """The gates in front of a written template: those of a person's template, from the manifest to a confirmed time.
 
-In: two texts that a model wrote. Out: a `Judged`. A fault of the template is a verdict with feedback and never an
+In: two texts that a model wrote. Out: an `Evaluated`. A fault of the template is a verdict with feedback and never an
 exception; a fault of the machine (no disk space, a canary that fails twice) is one.
 """
 
@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from agentcompile.build import resources_of
 from agentcompile.evaluation.jobs import Baseline, EvaluationJob, Evaluator, Prepared
 from agentcompile.ir.advice import Advice
-from agentcompile.ir.attempt import Contract, Judged, Times, Written
+from agentcompile.ir.attempt import Contract, Evaluated, Times, Written
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.scope import region_dtype
 from agentcompile.ir.template import Params, Template
 from agentcompile.ir.trial import CONTENDED, Disturbed, Finding, Measured, Rejected, Verdict
 from agentcompile.measure import POLICY, Timing, contrast, share_disturbed, usual_ns, verdict_of
 from agentcompile.refine import feedback
-from agentcompile.refine.feedback import Beside
+from agentcompile.refine.feedback import IncumbentComparison
 from agentcompile.refine.incumbent import Bar
 from agentcompile.refine.points import LINE, finding, legal_points, read
 from agentcompile.space import OutsideError, Space
@@ -40,7 +40,7 @@ class _Timed:
 
     verdicts: tuple[Verdict, ...]
     """One for each point, in order."""
-    beside: tuple[Beside | None, ...] = ()
+    beside: tuple[IncumbentComparison | None, ...] = ()
     """How each compares with the incumbent in these rounds."""
     bar: Times | None = None
     """What PyTorch and the incumbent took in these rounds; None where nothing was timed."""
@@ -48,14 +48,14 @@ class _Timed:
     """Whether both ran, and other processes left them alone."""
 
 
-def admissible(judged: Judged) -> bool:
+def admissible(evaluated: Evaluated) -> bool:
     """Return whether a kernel passed every gate and is surely faster than the incumbent."""
-    told = judged.feedback
-    return isinstance(judged.verdict, Measured) and isinstance(told, dict) and told.get("admissible") is True
+    told = evaluated.feedback
+    return isinstance(evaluated.verdict, Measured) and isinstance(told, dict) and told.get("admissible") is True
 
 
-class RegionJudge:
-    """The gates of one region, for one thread at a time; it implements `ir.attempt.Judge`."""
+class RegionEvaluator:
+    """The gates of one region, for one thread at a time; it implements `ir.attempt.AttemptEvaluator`."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class RegionJudge:
         self._store, self._confirms, self._seed = store, confirms, seed
         self._floors = Floors(evaluator)
 
-    def judge(self, written: Written) -> Judged:
-        """Judge a template: manifest, static check, build, validation, time; a fault of it is a verdict.
+    def evaluate(self, written: Written) -> Evaluated:
+        """Evaluate a template: manifest, static check, build, validation, time; a fault of it is a verdict.
 
-        The default point and at most `MOST_POINTS` others are judged, and the fastest one counts. What is faster
+        The default point and at most `MOST_POINTS` others are evaluated, and the fastest one counts. What is faster
         than the incumbent is validated as thoroughly as what ships.
 
         Raises:
@@ -96,11 +96,11 @@ class RegionJudge:
         jobs = self._jobs(template)
         if not isinstance(jobs[0], EvaluationJob):
             return self._refused(tuple(one for one in jobs if isinstance(one, Finding)))
-        found = self._judged([job for job in jobs if isinstance(job, EvaluationJob)])
+        found = self._evaluated([job for job in jobs if isinstance(job, EvaluationJob)])
         return replace(found, times=self._bar.times)
 
     def _jobs(self, template: Template) -> Sequence[EvaluationJob] | Sequence[Finding]:
-        """Return a job for each point to judge, or the findings for which there is none."""
+        """Return a job for each point to evaluate, or the findings for which there is none."""
         region, target = self._task.region, self._task.space.target
         params, findings = legal_points(template, region, target)
         if not params:
@@ -112,7 +112,7 @@ class RegionJudge:
         except OutsideError as error:
             return (finding("parameters", str(error)),)
 
-    def _judged(self, jobs: Sequence[EvaluationJob]) -> Judged:
+    def _evaluated(self, jobs: Sequence[EvaluationJob]) -> Evaluated:
         order = {job.candidate.id: at for at, job in enumerate(jobs)}
         ready, verdicts = list[Prepared](), dict[str, Verdict]()
         for job, result in self._evaluator.prepare(jobs):
@@ -152,7 +152,9 @@ class RegionJudge:
         self._bar = new
         return new.label != old.label
 
-    def _accepted(self, best: Prepared, verdict: Verdict, found: Sequence[_Point], beside: Beside | None) -> Judged:
+    def _accepted(
+        self, best: Prepared, verdict: Verdict, found: Sequence[_Point], beside: IncumbentComparison | None
+    ) -> Evaluated:
         """Validate a faster kernel as what ships, and take its time afresh; what fails here is no kernel at all."""
         ((job, result),) = self._evaluator.prepare([best.job], depth="accept")
         if not isinstance(result, Prepared):
@@ -186,7 +188,7 @@ class RegionJudge:
         calls = {arm for arm, one in enumerate(others, 1) if one.job.template.language == "library"}
         floor_ns = self._floors.floor_ns(self._task, timing, {0, *calls})
         bar = first - 1 if first - 1 in timing.live else 0
-        verdicts, beside = list[Verdict](), list[Beside | None]()
+        verdicts, beside = list[Verdict](), list[IncumbentComparison | None]()
         seen = Times(reference_ns=usual_ns(timing, 0), incumbent_ns=usual_ns(timing, bar))
         for arm, one in enumerate(ready, first):
             if arm in failed:
@@ -197,7 +199,7 @@ class RegionJudge:
             pair = contrast(timing, arm, bar, claim=claim, comparisons=len(ready))
             label = self._bar.label if bar else "pytorch"
             beside.append(
-                Beside(
+                IncumbentComparison(
                     label=label,
                     comparison=pair.comparison,
                     log_ratio=pair.log_ratio,
@@ -214,10 +216,10 @@ class RegionJudge:
         verdict: Verdict,
         found: Sequence[_Point],
         *,
-        beside: Beside | None = None,
+        beside: IncumbentComparison | None = None,
         accepted: bool | None = None,
         confirmed: bool = False,
-    ) -> Judged:
+    ) -> Evaluated:
         told = feedback.told(verdict, self._task.region, self._contract.floor_ns, beside)
         told |= {"params": dict(job.candidate.params), "points": feedback.points(found)}
         told |= {"accepted": accepted, "confirmed": confirmed}
@@ -226,11 +228,11 @@ class RegionJudge:
             toolchain = self._task.space.target.toolchain
             told["resources"] = feedback.resources(resources_of(job.source, self._store, toolchain))
         if not isinstance(verdict, Measured):
-            return Judged(verdict=verdict, feedback=told)
+            return Evaluated(verdict=verdict, feedback=told)
         m = verdict.measurement
-        return Judged(verdict=verdict, ns=float(m.median_ns), over_reference=math.exp(-m.log_ratio), feedback=told)
+        return Evaluated(verdict=verdict, ns=float(m.median_ns), over_reference=math.exp(-m.log_ratio), feedback=told)
 
-    def _refused(self, findings: Sequence[Finding]) -> Judged:
+    def _refused(self, findings: Sequence[Finding]) -> Evaluated:
         verdict = Rejected(findings=tuple(replace(one, text=clean(one.text, LINE)) for one in findings[:_FINDINGS]))
         told = feedback.told(verdict, self._task.region, self._contract.floor_ns)
-        return Judged(verdict=verdict, feedback=told)
+        return Evaluated(verdict=verdict, feedback=told)

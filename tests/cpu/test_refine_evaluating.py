@@ -12,11 +12,11 @@ import pytest
 
 from agentcompile.catalog import default_root, load
 from agentcompile.evaluation.evaluator import Limits, WorkerEvaluator
-from agentcompile.ir.attempt import Judge, Judged, Written
+from agentcompile.ir.attempt import AttemptEvaluator, Evaluated, Written
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, Measured, Rejected, TimedOut
 from agentcompile.ops.layouts import LAYOUTS
+from agentcompile.refine.evaluating import RegionEvaluator
 from agentcompile.refine.incumbent import Bar, bar_of
-from agentcompile.refine.judging import RegionJudge
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.tuning.jobs import JobMaker
 from tests.cpu import jobs
@@ -26,7 +26,7 @@ LIMITS = Limits(build_s=60.0, validate_s=20.0, measure_s=30.0, per_gigabyte_s=20
 
 
 @pytest.fixture(scope="module")
-def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
     store = tmp_path_factory.mktemp("store")
     with WorkerEvaluator(
         jobs.target(), store=store, toolchain=jobs.toolchain(), workers=1, limits=LIMITS, memory_bytes=2 << 30
@@ -35,34 +35,34 @@ def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvalua
 
 
 @pytest.fixture
-def judge(evaluator: WorkerEvaluator) -> Judge:
+def evaluator(workers: WorkerEvaluator) -> AttemptEvaluator:
     asked = task()
-    return RegionJudge(asked, contract(asked), evaluator, Bar(times=SLOW), confirms=False)
+    return RegionEvaluator(asked, contract(asked), workers, Bar(times=SLOW), confirms=False)
 
 
-def told(judged: Judged) -> dict[str, Any]:
-    assert isinstance(judged.feedback, dict)
-    return judged.feedback
+def told(evaluated: Evaluated) -> dict[str, Any]:
+    assert isinstance(evaluated.feedback, dict)
+    return evaluated.feedback
 
 
 @pytest.mark.alone
-def test_a_kernel_written_from_the_contract_alone_is_measured_and_accepted(judge: Judge) -> None:
-    judged = judge.judge(written())
-    assert isinstance(judged.verdict, Measured), judged
-    assert 0 < judged.ns < math.inf
-    found = told(judged)
+def test_a_kernel_written_from_the_contract_alone_is_measured_and_accepted(evaluator: AttemptEvaluator) -> None:
+    evaluated = evaluator.evaluate(written())
+    assert isinstance(evaluated.verdict, Measured), evaluated
+    assert 0 < evaluated.ns < math.inf
+    found = told(evaluated)
     assert found["accepted"] is True
-    assert found["us"] == round(judged.ns / 1e3, 3)
+    assert found["us"] == round(evaluated.ns / 1e3, 3)
     assert {"gb_per_s", "times_the_floor", "incumbent_us", "pytorch_us"} <= found.keys()
     assert "element" in found["passed_checks"]
 
 
-def test_wrong_numbers_are_incorrect_and_the_feedback_names_check_and_element(judge: Judge) -> None:
+def test_wrong_numbers_are_incorrect_and_the_feedback_names_check_and_element(evaluator: AttemptEvaluator) -> None:
     wrong = KERNEL.replace("a.y[r] = row(a.x, a.w + r * hidden);", "a.y[r] = row(a.x, a.w + r * hidden) * 1.001f;")
-    judged = judge.judge(written(wrong))
-    assert isinstance(judged.verdict, Incorrect)
-    assert judged.ns == math.inf
-    (check, *_) = told(judged)["failed_checks"]
+    evaluated = evaluator.evaluate(written(wrong))
+    assert isinstance(evaluated.verdict, Incorrect)
+    assert evaluated.ns == math.inf
+    (check, *_) = told(evaluated)["failed_checks"]
     assert check["check"] == "element"
     assert check["times_allowed"] > 1
     assert "y[" in check["where"]
@@ -73,27 +73,27 @@ def test_a_kernel_that_loops_for_ever_has_timed_out(tmp_path: Path) -> None:
     asked, hasty = task(), replace(LIMITS, validate_s=6.0)
     with WorkerEvaluator(
         jobs.target(), store=tmp_path, toolchain=jobs.toolchain(), workers=1, limits=hasty, memory_bytes=2 << 30
-    ) as evaluator:
-        judge = RegionJudge(asked, contract(asked), evaluator, Bar(times=SLOW), confirms=False)
-        judged = judge.judge(
+    ) as workers:
+        evaluator = RegionEvaluator(asked, contract(asked), workers, Bar(times=SLOW), confirms=False)
+        evaluated = evaluator.evaluate(
             written(KERNEL.replace("{\n    for (long r", '{\n    for (;;) asm volatile("");\n    for (long r'))
         )
-    assert isinstance(judged.verdict, TimedOut), judged
-    assert told(judged)["stage"] == "validate"
+    assert isinstance(evaluated.verdict, TimedOut), evaluated
+    assert told(evaluated)["stage"] == "validate"
 
 
-def test_a_kernel_that_writes_where_nothing_is_has_crashed(judge: Judge) -> None:
-    judged = judge.judge(
+def test_a_kernel_that_writes_where_nothing_is_has_crashed(evaluator: AttemptEvaluator) -> None:
+    evaluated = evaluator.evaluate(
         written(KERNEL.replace("{\n    for (long r", "{\n    *(volatile int*)16 = 1;\n    for (long r"))
     )
-    assert isinstance(judged.verdict, Crashed), judged
-    assert told(judged)["signal"] == 11
+    assert isinstance(evaluated.verdict, Crashed), evaluated
+    assert told(evaluated)["signal"] == 11
 
 
-def test_text_that_does_not_compile_is_a_failed_build_with_the_compilers_log(judge: Judge) -> None:
-    judged = judge.judge(written(KERNEL.replace("float s[8] = {};", "float s[8] = {}")))
-    assert isinstance(judged.verdict, BuildFailed), judged
-    assert "kernel.cpp:3" in told(judged)["log"] or "kernel.cpp:2" in told(judged)["log"]
+def test_text_that_does_not_compile_is_a_failed_build_with_the_compilers_log(evaluator: AttemptEvaluator) -> None:
+    evaluated = evaluator.evaluate(written(KERNEL.replace("float s[8] = {};", "float s[8] = {}")))
+    assert isinstance(evaluated.verdict, BuildFailed), evaluated
+    assert "kernel.cpp:3" in told(evaluated)["log"] or "kernel.cpp:2" in told(evaluated)["log"]
 
 
 @pytest.mark.parametrize(
@@ -110,25 +110,29 @@ def test_text_that_does_not_compile_is_a_failed_build_with_the_compilers_log(jud
     ],
     ids=["key", "table", "no-launch", "unused-port", "header", "library", "surrogate", "huge"],
 )
-def test_what_no_compiler_should_see_is_rejected_by_name(judge: Judge, made: Written, words: str) -> None:
-    judged = judge.judge(made)
-    assert isinstance(judged.verdict, Rejected), judged
-    assert words in " ".join(one.text for one in judged.verdict.findings)
-    assert told(judged)["stage"] == "check"
+def test_what_no_compiler_should_see_is_rejected_by_name(
+    evaluator: AttemptEvaluator, made: Written, words: str
+) -> None:
+    evaluated = evaluator.evaluate(made)
+    assert isinstance(evaluated.verdict, Rejected), evaluated
+    assert words in " ".join(one.text for one in evaluated.verdict.findings)
+    assert told(evaluated)["stage"] == "check"
 
 
 @pytest.mark.alone
-def test_a_written_kernel_is_timed_beside_the_incumbent_and_a_few_points_are_judged(evaluator: WorkerEvaluator) -> None:
+def test_a_written_kernel_is_timed_beside_the_incumbent_and_a_few_points_are_evaluated(
+    workers: WorkerEvaluator,
+) -> None:
     shipped = load([default_root()], kinds=kinds(), layouts=LAYOUTS).get("linear/rows")
     asked = task(templates=[shipped])
-    bar = bar_of(asked, JobMaker(asked.space.target), evaluator)
+    bar = bar_of(asked, JobMaker(asked.space.target), workers)
     assert bar is not None
     assert bar.label.startswith("linear/rows(")
     made = MANIFEST + '\n[params.UNROLL]\ndomain = [1, 2]\ndefault = 1\nabout = "unrolling"\n'
-    judged = RegionJudge(asked, contract(asked, bar.times), evaluator, bar, confirms=False).judge(
+    evaluated = RegionEvaluator(asked, contract(asked, bar.times), workers, bar, confirms=False).evaluate(
         written(KERNEL.replace("    for (long k", "#pragma GCC unroll 4\n    for (long k", 1), made)
     )
-    assert isinstance(judged.verdict, Measured), judged
-    assert {row["verdict"] for row in told(judged)["points"]} == {"measured"}
-    assert len(told(judged)["points"]) == 2
-    assert told(judged)["beside_incumbent"]["incumbent"] == bar.label
+    assert isinstance(evaluated.verdict, Measured), evaluated
+    assert {row["verdict"] for row in told(evaluated)["points"]} == {"measured"}
+    assert len(told(evaluated)["points"]) == 2
+    assert told(evaluated)["beside_incumbent"]["incumbent"] == bar.label

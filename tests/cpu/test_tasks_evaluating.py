@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentcompile.ir.attempt import Judge, Judged, Written
+from agentcompile.ir.attempt import AttemptEvaluator, Evaluated, Written
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, Measured, Rejected, TimedOut
 from agentcompile.tasks.load import LoadedTask
 from agentcompile.tasks.open import OpenedTask, gated
@@ -48,14 +48,14 @@ def scaled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenedTask]:
         yield made
 
 
-def told(judged: Judged) -> dict[str, Any]:
-    assert isinstance(judged.feedback, dict)
-    return judged.feedback
+def told(evaluated: Evaluated) -> dict[str, Any]:
+    assert isinstance(evaluated.feedback, dict)
+    return evaluated.feedback
 
 
-def failed(judged: Judged) -> set[str]:
-    assert isinstance(judged.verdict, Incorrect), judged
-    return {check.name for check in judged.verdict.report.checks if not check.ok}
+def failed(evaluated: Evaluated) -> set[str]:
+    assert isinstance(evaluated.verdict, Incorrect), evaluated
+    return {check.name for check in evaluated.verdict.report.checks if not check.ok}
 
 
 def kernel(body: str, before: str = "") -> str:
@@ -66,31 +66,31 @@ def kernel(body: str, before: str = "") -> str:
 
 @pytest.mark.alone
 def test_a_right_kernel_is_measured_beside_pytorch(scaled: OpenedTask) -> None:
-    judge: Judge = scaled.judge
-    judged = judge.judge(written(scaled, KERNEL_SCALED))
-    assert isinstance(judged.verdict, Measured), judged
-    assert 0 < judged.ns < math.inf
-    found = told(judged)
-    assert found["us"] == round(judged.ns / 1e3, 3)
+    evaluator: AttemptEvaluator = scaled.evaluator
+    evaluated = evaluator.evaluate(written(scaled, KERNEL_SCALED))
+    assert isinstance(evaluated.verdict, Measured), evaluated
+    assert 0 < evaluated.ns < math.inf
+    found = told(evaluated)
+    assert found["us"] == round(evaluated.ns / 1e3, 3)
     assert {"element", "error ratio", "inputs", "memory", "repeats"} <= set(found["passed_checks"])
     assert found["beside_incumbent"]["incumbent"] == "pytorch"
-    assert judged.verdict.report.cases >= 7
+    assert evaluated.verdict.report.cases >= 7
 
 
 @pytest.mark.alone
 def test_baselines_of_a_busy_moment_are_taken_anew_and_spoil_no_ratio(scaled: OpenedTask) -> None:
-    judge, known = scaled.judge, scaled.baselines
+    evaluator, known = scaled.evaluator, scaled.baselines
     busy = replace(known, us={name: 20 * us for name, us in known.us.items()})
-    judge._baselines = busy
-    judged = judge.judge(written(scaled, KERNEL_SCALED))
-    assert isinstance(judged.verdict, Measured), judged
-    assert judged.times is not None
-    assert judged.times.incumbent_ns < busy.times.incumbent_ns / 2
-    beside = judged.verdict.measurement
-    assert told(judged)["beside_incumbent"]["speedup"] == pytest.approx(beside.speedup, abs=1e-4)
-    assert judged.over_reference == pytest.approx(1 / beside.speedup)
-    assert told(judged)["incumbent_us"] == round(beside.baseline_ns / 1e3, 3)
-    judge._baselines = known
+    evaluator._baselines = busy
+    evaluated = evaluator.evaluate(written(scaled, KERNEL_SCALED))
+    assert isinstance(evaluated.verdict, Measured), evaluated
+    assert evaluated.times is not None
+    assert evaluated.times.incumbent_ns < busy.times.incumbent_ns / 2
+    beside = evaluated.verdict.measurement
+    assert told(evaluated)["beside_incumbent"]["speedup"] == pytest.approx(beside.speedup, abs=1e-4)
+    assert evaluated.over_reference == pytest.approx(1 / beside.speedup)
+    assert told(evaluated)["incumbent_us"] == round(beside.baseline_ns / 1e3, 3)
+    evaluator._baselines = known
 
 
 WRONG = {
@@ -151,17 +151,17 @@ extern "C" void kernel_main(const kernel_main_args& a, int rank, int size) {
 @pytest.mark.parametrize("how", WRONG)
 def test_a_wrong_kernel_is_incorrect_by_the_check_that_is_meant(scaled: OpenedTask, how: str) -> None:
     text, check = WRONG[how]
-    judged = scaled.judge.judge(written(scaled, text))
-    assert check in failed(judged), judged
-    assert judged.ns == math.inf
-    assert all("scale" not in one["where"] for one in told(judged)["failed_checks"]), "inputs are not told"
+    evaluated = scaled.evaluator.evaluate(written(scaled, text))
+    assert check in failed(evaluated), evaluated
+    assert evaluated.ns == math.inf
+    assert all("scale" not in one["where"] for one in told(evaluated)["failed_checks"]), "inputs are not told"
 
 
 def test_a_kernel_whose_ranks_race_is_not_accepted(scaled: OpenedTask) -> None:
     racing = KERNEL_SCALED.replace("long r = rank; r < in0_d0; r += size", "long r = 0; r < in0_d0; ++r").replace(
         "* a.weight[i];", "* a.weight[i] + 1e-3f * rank;"
     )
-    assert failed(scaled.judge.judge(written(scaled, racing))) & {"element", "repeats"}
+    assert failed(scaled.evaluator.evaluate(written(scaled, racing))) & {"element", "repeats"}
 
 
 @pytest.mark.parametrize(
@@ -178,16 +178,16 @@ def test_a_kernel_whose_ranks_race_is_not_accepted(scaled: OpenedTask) -> None:
 def test_a_kernel_that_leaves_its_buffers_or_crashes_ends_its_process_alone(
     scaled: OpenedTask, body: str, number: int
 ) -> None:
-    judged = scaled.judge.judge(written(scaled, kernel(body)))
-    assert isinstance(judged.verdict, Crashed), judged
-    assert (judged.verdict.stage, judged.verdict.signal) == ("validate", number)
+    evaluated = scaled.evaluator.evaluate(written(scaled, kernel(body)))
+    assert isinstance(evaluated.verdict, Crashed), evaluated
+    assert (evaluated.verdict.stage, evaluated.verdict.signal) == ("validate", number)
 
 
 def test_a_kernel_that_hangs_is_killed_at_its_limit(scaled: OpenedTask) -> None:
-    judged = scaled.judge.judge(written(scaled, kernel("for (volatile long i = 0;;) i = i + 1;")))
-    assert isinstance(judged.verdict, TimedOut), judged
-    assert judged.verdict.limit_s == LIMITS.launch_s
-    assert told(judged)["stage"] == "validate"
+    evaluated = scaled.evaluator.evaluate(written(scaled, kernel("for (volatile long i = 0;;) i = i + 1;")))
+    assert isinstance(evaluated.verdict, TimedOut), evaluated
+    assert evaluated.verdict.limit_s == LIMITS.launch_s
+    assert told(evaluated)["stage"] == "validate"
 
 
 def test_what_is_no_template_is_rejected_with_the_reason(scaled: OpenedTask) -> None:
@@ -198,48 +198,48 @@ def test_what_is_no_template_is_rejected_with_the_reason(scaled: OpenedTask) -> 
         (Written(manifest=manifest(scaled).replace('"weight", ', ""), kernel=KERNEL_SCALED), "ports"),
         (written(scaled, "#include <thread>\n" + KERNEL_SCALED), "source"),
     ):
-        judged = scaled.judge.judge(text)
+        evaluated = scaled.evaluator.evaluate(text)
         if not rule:
-            assert isinstance(judged.verdict, (BuildFailed, Crashed, Rejected)), judged
+            assert isinstance(evaluated.verdict, (BuildFailed, Crashed, Rejected)), evaluated
             continue
-        assert isinstance(judged.verdict, Rejected), judged
-        assert rule in {one.rule for one in judged.verdict.findings}, judged
+        assert isinstance(evaluated.verdict, Rejected), evaluated
+        assert rule in {one.rule for one in evaluated.verdict.findings}, evaluated
 
 
 def test_a_text_that_does_not_compile_is_a_failed_build_with_its_log(scaled: OpenedTask) -> None:
-    judged = scaled.judge.judge(written(scaled, KERNEL_SCALED.replace("0.0f", "nothing")))
-    assert isinstance(judged.verdict, BuildFailed)
-    assert "nothing" in told(judged)["log"]
+    evaluated = scaled.evaluator.evaluate(written(scaled, KERNEL_SCALED.replace("0.0f", "nothing")))
+    assert isinstance(evaluated.verdict, BuildFailed)
+    assert "nothing" in told(evaluated)["log"]
 
 
 @pytest.mark.alone
 def test_a_task_of_several_outputs_and_widths_is_served_by_one_kernel(tmp_path: Path) -> None:
     with opened(tmp_path, "normed.py", NORMED) as made:
         assert len(made.task.told.signatures) == 3
-        judged = made.judge.judge(written(made, KERNEL_NORMED))
-        assert isinstance(judged.verdict, Measured), judged
-        assert "indices" in told(judged)["passed_checks"]
+        evaluated = made.evaluator.evaluate(written(made, KERNEL_NORMED))
+        assert isinstance(evaluated.verdict, Measured), evaluated
+        assert "indices" in told(evaluated)["passed_checks"]
         only = KERNEL_NORMED.replace("long i = 1; i < in0_d1", "long i = 1; i < 70")
-        assert isinstance(made.judge.judge(written(made, only)).verdict, (Incorrect, Crashed)), "another width"
+        assert isinstance(made.evaluator.evaluate(written(made, only)).verdict, (Incorrect, Crashed)), "another width"
         later = KERNEL_NORMED.replace("a.out1[r] = best", "a.out1[r] = best ? best : 1")
-        assert "indices" in failed(made.judge.judge(written(made, later)))
+        assert "indices" in failed(made.evaluator.evaluate(written(made, later)))
 
 
 @pytest.mark.alone
 def test_a_narrow_type_allows_its_rounding_and_no_more(tmp_path: Path) -> None:
     with opened(tmp_path, "product.py", PRODUCT) as made:
-        judged = made.judge.judge(written(made, KERNEL_PRODUCT))
-        assert isinstance(judged.verdict, Measured), judged
+        evaluated = made.evaluator.evaluate(written(made, KERNEL_PRODUCT))
+        assert isinstance(evaluated.verdict, Measured), evaluated
         cut = KERNEL_PRODUCT.replace("bits + 0x7fff + ((bits >> 16) & 1)", "bits")
-        assert "error ratio" in failed(made.judge.judge(written(made, cut)))
+        assert "error ratio" in failed(made.evaluator.evaluate(written(made, cut)))
         short = KERNEL_PRODUCT.replace("k < in0_d1;", "k < in0_d1 - 1;")
-        assert failed(made.judge.judge(written(made, short))) & {"element", "error ratio"}
+        assert failed(made.evaluator.evaluate(written(made, short))) & {"element", "error ratio"}
 
 
 def test_bytes_with_a_sign_and_without_are_given_to_a_kernel(tmp_path: Path) -> None:
     with opened(tmp_path, "quantized.py", QUANTIZED) as made:
         assert {"int8", "uint8"} <= {one.dtype for one in made.task.told.signatures[0].tensors}
-        right = made.judge.judge(written(made, KERNEL_QUANTIZED))
+        right = made.evaluator.evaluate(written(made, KERNEL_QUANTIZED))
         assert isinstance(right.verdict, Measured), right
         unsigned = KERNEL_QUANTIZED.replace("a.weight[n * in0_d1 + k]", "uint8_t(a.weight[n * in0_d1 + k])")
-        assert failed(made.judge.judge(written(made, unsigned)))
+        assert failed(made.evaluator.evaluate(written(made, unsigned)))

@@ -1,6 +1,6 @@
 """The gates in front of a kernel that is written for a task: from the manifest to a time beside PyTorch's fastest.
 
-In: two texts that a model wrote. Out: a `Judged`. A fault of the kernel is a verdict with feedback and never an
+In: two texts that a model wrote. Out: an `Evaluated`. A fault of the kernel is a verdict with feedback and never an
 exception; a fault of the machine, or of the task itself, is one.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from agentcompile import check
 from agentcompile.build import compile, resources_of
 from agentcompile.errors import AgentCompileError
-from agentcompile.ir.attempt import Contract, Judged, Times, Written
+from agentcompile.ir.attempt import Contract, Evaluated, Times, Written
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.target import Residency
 from agentcompile.ir.template import Params, Template
@@ -36,7 +36,7 @@ from agentcompile.materialize import specialise
 from agentcompile.measure import POLICY, Policy, Timing, measurement, verdict_of
 from agentcompile.ops.layouts import fits
 from agentcompile.refine import feedback
-from agentcompile.refine.feedback import Beside
+from agentcompile.refine.feedback import IncumbentComparison
 from agentcompile.refine.points import LINE, finding, legal_points
 from agentcompile.tasks.contract import facts_of, floors_ns, region_of, residency_of
 from agentcompile.tasks.inputs import seed_of
@@ -49,8 +49,8 @@ Point = tuple[Params, Verdict]
 _FINDINGS = 40
 
 
-class TaskJudge:
-    """The gates of one task, for one thread at a time; it implements `ir.attempt.Judge`."""
+class TaskEvaluator:
+    """The gates of one task, for one thread at a time; it implements `ir.attempt.AttemptEvaluator`."""
 
     def __init__(
         self,
@@ -75,10 +75,10 @@ class TaskJudge:
         self._regions = tuple(region_of(task, shape) for shape in range(len(task.told.signatures)))
         self._residency: Residency = residency_of(self._regions[0], workshop.target)
 
-    def judge(self, written: Written) -> Judged:
-        """Judge a kernel: manifest, static check, build, validation, time; a fault of it is a verdict.
+    def evaluate(self, written: Written) -> Evaluated:
+        """Evaluate a kernel: manifest, static check, build, validation, time; a fault of it is a verdict.
 
-        The default point and a few near it are judged, and the fastest one counts.
+        The default point and a few near it are evaluated, and the fastest one counts.
 
         Raises:
             AgentCompileError: the machine fails, or the task does on the inputs of a check (environment, usage).
@@ -93,7 +93,7 @@ class TaskJudge:
             return self._refused(findings)
         found = list[Point]()
         for at, one in enumerate(params):
-            verdict = self._judged(template, one)
+            verdict = self._evaluated(template, one)
             found.append((one, verdict))
             if at == 0 and _hopeless(verdict):
                 break
@@ -139,7 +139,7 @@ class TaskJudge:
             for at in range(many)
         )
 
-    def _judged(self, template: Template, params: Params) -> Verdict:
+    def _evaluated(self, template: Template, params: Params) -> Verdict:
         """Return what becomes of one point: built and checked at every shape, then timed at the task's own."""
         built = list[Built]()
         for shape in range(len(self._regions)):
@@ -217,7 +217,7 @@ class TaskJudge:
         assert isinstance(built, Built)
         return built
 
-    def _said(self, template: Template, params: Params, verdict: Verdict, found: Sequence[Point]) -> Judged:
+    def _said(self, template: Template, params: Params, verdict: Verdict, found: Sequence[Point]) -> Evaluated:
         """Confirm what is faster, and say what became of the kernel."""
         confirmed = False
         if self._confirms and isinstance(verdict, Measured) and verdict.measurement.comparison == "FASTER":
@@ -231,16 +231,16 @@ class TaskJudge:
             source = self._rebuilt(template, params).source
             told["resources"] = feedback.resources(resources_of(source, self._shop.store, self._shop.target.toolchain))
         if not isinstance(verdict, Measured):
-            return Judged(verdict=verdict, feedback=told)
+            return Evaluated(verdict=verdict, feedback=told)
         # The baseline's own share of the reference comes from rounds of their own, side by side as well.
         share, times = _share(verdict), self._baselines.times
         over = share * times.incumbent_ns / times.reference_ns
-        return Judged(verdict=verdict, ns=float(verdict.measurement.median_ns), over_reference=over, feedback=told)
+        return Evaluated(verdict=verdict, ns=float(verdict.measurement.median_ns), over_reference=over, feedback=told)
 
-    def _refused(self, findings: Sequence[Finding]) -> Judged:
+    def _refused(self, findings: Sequence[Finding]) -> Evaluated:
         verdict = Rejected(findings=tuple(replace(one, text=clean(one.text, LINE)) for one in findings[:_FINDINGS]))
         told = feedback.told(verdict, self._regions[0], self._contract.floor_ns)
-        return Judged(verdict=verdict, feedback=told)
+        return Evaluated(verdict=verdict, feedback=told)
 
 
 def fastest(points: Sequence[Point]) -> Point:
@@ -269,11 +269,11 @@ def _hopeless(verdict: Verdict) -> bool:
     return not isinstance(verdict, (Measured, Rejected, BuildFailed, TimedOut, Disturbed))
 
 
-def _beside(verdict: Verdict) -> Beside | None:
+def _beside(verdict: Verdict) -> IncumbentComparison | None:
     if not isinstance(verdict, (Measured, Impossible)):
         return None
     m = verdict.measurement
-    return Beside(
+    return IncumbentComparison(
         label=m.baseline,
         comparison=m.comparison,
         log_ratio=m.log_ratio,

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from agentcompile.build import Binary, compile
 from agentcompile.check import check, errors
 from agentcompile.evaluation.evaluator import ACCEPT_REPEATS, WorkerEvaluator
-from agentcompile.evaluation.jobs import Depth, EvaluationJob, Prepared, implementation
+from agentcompile.evaluation.jobs import Depth, EvaluationJob, Prepared
 from agentcompile.evaluation.machine import Machine
+from agentcompile.evaluation.work import validation
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
 from agentcompile.ops.layouts import fits
 from agentcompile.system.probe import cpus_at_once
@@ -43,22 +44,25 @@ class Outcome:
 
 
 class Gates(AbstractContextManager["Gates"]):
-    """The gates of this machine, or `judge` in place of its evaluators. Used as a context manager."""
+    """The gates of this machine, or `evaluator` in place of its evaluators. Used as a context manager."""
 
-    def __init__(self, machine: Machine, *, seed: int, judge: WorkerEvaluator | None = None) -> None:
+    def __init__(self, machine: Machine, *, seed: int, evaluator: WorkerEvaluator | None = None) -> None:
         def made(limits: Limits) -> WorkerEvaluator:  # it starts no process yet
             return WorkerEvaluator(
                 machine.target, store=machine.store.root, toolchain=machine.toolchain, device=machine.device,
                 limits=limits, seed=seed,
             )  # fmt: skip
 
-        self._judges: dict[Depth, WorkerEvaluator] = {"search": judge or made(_QUICK), "accept": judge or made(_LIMITS)}
+        self._evaluators: dict[Depth, WorkerEvaluator] = {
+            "search": evaluator or made(_QUICK),
+            "accept": evaluator or made(_LIMITS),
+        }
 
     def __exit__(self, *_: object) -> None:
-        for judge in self._judges.values():
-            judge.close()
+        for evaluator in self._evaluators.values():
+            evaluator.close()
 
-    def judge(self, accused: Sequence[Subject], *, deepest: Depth = "accept") -> Iterator[tuple[Subject, Outcome]]:
+    def evaluate(self, accused: Sequence[Subject], *, deepest: Depth = "accept") -> Iterator[tuple[Subject, Outcome]]:
         """Evaluate each source at search depth and, where it passes and `deepest` allows, at acceptance depth.
 
         Yields one outcome for each source, in any order.
@@ -80,7 +84,7 @@ class Gates(AbstractContextManager["Gates"]):
                 yield one, Outcome(alive=False, stage="check", why=found[0].text)
             else:
                 jobs.append(one.job)
-        for job, result in self._judges[depth].prepare(jobs, depth=depth) if jobs else ():
+        for job, result in self._evaluators[depth].prepare(jobs, depth=depth) if jobs else ():
             yield by_digest[job.source.digest], _outcome(depth, result)
 
 
@@ -127,18 +131,13 @@ class Many(AbstractContextManager["Many"]):
         built = self.build(subject)
         if isinstance(built, str):
             return built
-        request = p.Validate(
-            region=replace(subject.region, sites=()),
-            implementation=implementation(subject.job, built),
-            seed=seed,
-            repeats=16 if depth == "search" else ACCEPT_REPEATS,
-            depth=depth,
-        )
+        repeats = 16 if depth == "search" else ACCEPT_REPEATS
+        request = replace(validation(subject.job, built, depth, seed, repeats), launches=0)
         slot = self._pool.slots[0]
         outcome = self._pool.worker(slot).answer(request, limit_s=_LIMITS.validate(subject.region.cost.bytes))
-        if isinstance(outcome, p.Report) and outcome.report.ok:
+        if isinstance(outcome, p.SuiteReport) and outcome.report.ok:
             return ""
         slot.clear(disturbed=isinstance(outcome, (Lost, Expired)))
-        if isinstance(outcome, p.Report):
+        if isinstance(outcome, p.SuiteReport):
             return f"{depth}: " + "; ".join(f"{c.name}: {c.detail}" for c in outcome.report.checks if not c.ok)
         return f"{depth}: {said(outcome)}"
