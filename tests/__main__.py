@@ -27,15 +27,22 @@ def run(*arguments: str) -> int:
     return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, check=False).returncode
 
 
+def last_failed() -> Path:
+    """The file in which pytest keeps what failed last."""
+    return ROOT / ".pytest_cache/v/cache/lastfailed"
+
+
 def failed() -> list[str]:
     """The tests that failed last, as pytest's cache has them."""
-    path = ROOT / ".pytest_cache/v/cache/lastfailed"
+    path = last_failed()
     return sorted(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else []
 
 
 def part(arguments: tuple[str, ...], unsteady: list[str]) -> int:
     """Run a part, and what failed of it again; add to `unsteady` what passed then."""
-    code = run(*arguments, "--durations", "12", "--cache-clear")
+    # Only this file: `--cache-clear` also takes what running processes of the tests keep in the cache, at any moment.
+    last_failed().unlink(missing_ok=True)
+    code = run(*arguments, "--durations", "12")
     first = failed()
     if code != _FAILED or not 0 < len(first) <= MOST:
         return code

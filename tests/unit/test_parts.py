@@ -52,3 +52,14 @@ def test_nothing_is_run_again_where_all_pass(
 ) -> None:
     assert ran(tmp_path, monkeypatch, NEVER, NEVER) == 0
     assert capfd.readouterr().out.count("2 passed") == 1
+
+
+def test_what_is_kept_in_the_cache_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = tmp_path / ".pytest_cache/d/cxx/object"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    parts_before = tmp_path / ".pytest_cache/v/cache/lastfailed"
+    parts_before.parent.mkdir(parents=True)
+    parts_before.write_text('{"test_gone.py::test_0": true}')
+    assert ran(tmp_path, monkeypatch, NEVER, FIRST_TIME) == 0
+    assert kept.exists()
