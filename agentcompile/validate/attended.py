@@ -16,6 +16,7 @@ from agentcompile.validate.bound import Bounded, Part
 from agentcompile.validate.tolerance import rounding
 
 _BLOCK = 1 << 18  # the number of scores that are held at a time
+_BLOCK_OF_GPU = 1 << 23  # the same on a GPU, where small blocks take as long to launch as to compute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +55,10 @@ class Past:
 
 def attended(q: Bounded, past: Past, at: Tensor, told: Told) -> Bounded:
     """Attend with queries [M, G, D] of one group to the slots up to their positions `at` [M], in any order."""
-    order = at.argsort()
+    order, most = at.argsort(), _BLOCK_OF_GPU if q.value.is_cuda else _BLOCK
     parts = []
     # In ascending order, so that blocks of short queries do not pay for long ones.
-    for some in torch.split(order, max(1, _BLOCK // ((int(at.max()) + 1) * q.value.shape[1]))):
+    for some in torch.split(order, max(1, most // ((int(at.max()) + 1) * q.value.shape[1]))):
         parts.append(_block(q.map(lambda t, some=some: t[some]), past, some, at[some], told))  # type: ignore[misc]
     back = order.argsort()
     value, accumulated, rounded = (torch.cat(each)[back] for each in zip(*parts, strict=True))

@@ -6,6 +6,8 @@ the error of a score counts by the distance of its value from the result, and ne
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import torch
 from torch import Tensor
 
@@ -99,21 +101,23 @@ def _rows(
         wobble = wobble + size * (q.rounded.expand_as(wide) @ k.value.abs().T)
     if k.rounded is not None:
         wobble = wobble + size * (wide.abs() @ k.rounded.T)
-    distance = (v.value - y[:, None, :]).abs() * visible[:, :, None]  # [rows, slots, D]
-    accumulated = _moved(log_p, shift, distance) + ctx.coefficient * (p @ v.value.abs())
+    likely = torch.minimum(wobble, SPREAD * size * _deviation(q, k))
+    far = likely.masked_fill(~visible, 0.0).amax(dim=-1, keepdim=True) > LINEAR
+    # Errors of both kinds may change the winner together where neither does alone, and a row then moves as one.
+    together = (shift + wobble, shift + likely) if bool(far.any()) else ()
+    distances = (v.value - y[:, None, :]).abs_().mul_(visible[:, :, None])  # [rows, slots, D]
+    accumulated, rounded, *more = _moved(log_p, (shift, wobble, *together), distances)
+    variance = _variance(q, k, v, p, y, scale)
+    if more:
+        rounded = rounded + more[0] * far
+        variance = variance + (more[1] * far / ROW_SPREAD).square()
+    accumulated = accumulated + ctx.coefficient * (p @ v.value.abs())
     if ctx.coefficient > 0.0 and bool((lost := p * (p < LOST)).any()):
         accumulated = accumulated + (lost @ v.value).abs() + lost.sum(dim=-1, keepdim=True) * y.abs()
     if v.accumulated is not None:
         accumulated = accumulated + p @ v.accumulated
-    rounded = _moved(log_p, wobble, distance)
     if v.rounded is not None:
         rounded = rounded + p @ v.rounded
-    variance = _variance(q, k, v, p, y, scale)
-    likely = torch.minimum(wobble, SPREAD * size * _deviation(q, k))
-    if (far := likely.masked_fill(~visible, 0.0).amax(dim=-1) > LINEAR).any():
-        # Errors of both kinds may change the winner together where neither does alone, and a row then moves as one.
-        rounded[far] += _moved(log_p[far], (shift + wobble)[far], distance[far])
-        variance[far] += (_moved(log_p[far], (shift + likely)[far], distance[far]) / ROW_SPREAD).square()
     if ctx.inside:  # fused attention rounds the probabilities before it multiplies them with the values
         step = rounding(p, ctx.inside)
         rounded = rounded + step @ v.value.abs()
@@ -127,17 +131,20 @@ def _weighed(p: Tensor, values: Tensor, visible: Tensor) -> Tensor:
     return (p[:, :, None] * values).masked_fill(~visible[:, :, None], 0.0).sum(dim=1)
 
 
-def _moved(log_p: Tensor, shift: Tensor, distance: Tensor) -> Tensor:
-    """Return how far scores that are off by up to `shift` can move the output; weights come as logarithms.
+def _moved(log_p: Tensor, shifts: Sequence[Tensor], distances: Tensor) -> Iterator[Tensor]:
+    """Yield how far scores that are off by up to each of `shifts` can move the output; weights come as logarithms.
 
     A weight that is 0 in float64 may be most of the sum where errors of scores are larger than their differences.
+    `distances` [rows, slots, D] are by far the largest tensor: they are read once for all shifts.
     """
-    p = log_p.exp()
-    largest = shift.masked_fill(p == 0.0, 0.0).amax(dim=-1, keepdim=True)
-    factor = p * torch.expm1(shift.clamp(max=SATURATED)) * torch.exp(largest.clamp(max=SATURATED))
-    factor = torch.where(shift + largest > SATURATED, (log_p + shift + largest).clamp(max=0.0).exp(), factor)
-    moved = torch.einsum("rs,rsd->rd", factor, distance)
-    return torch.minimum(moved, distance.amax(dim=-2))
+    p, farthest, factors = log_p.exp(), distances.amax(dim=-2), list[Tensor]()
+    for shift in shifts:
+        largest = shift.masked_fill(p == 0.0, 0.0).amax(dim=-1, keepdim=True)
+        factor = p * torch.expm1(shift.clamp(max=SATURATED)) * torch.exp(largest.clamp(max=SATURATED))
+        lost = (log_p + shift + largest).clamp(max=0.0).exp()
+        factors.append(torch.where(shift + largest > SATURATED, lost, factor))
+    for moved in torch.bmm(torch.stack(factors, dim=1), distances).unbind(1):
+        yield torch.minimum(moved, farthest)
 
 
 def _deviation(q: Bounded, k: Bounded) -> Tensor:
@@ -162,9 +169,10 @@ def _variance(q: Bounded, k: Bounded, v: Bounded, p: Tensor, y: Tensor, scale: f
         total = total + scale**2 * torch.einsum("rd,rde->re", q.variance.expand_as(wide), slope.square())
     if k.variance is not None:
         fresh = k.variance.any(dim=1)
-        scores = scale**2 * (wide.square() @ k.variance[fresh].T)
-        apart = (v.value[fresh] - y[:, None, :]).square()
-        total = total + torch.einsum("rs,rsd->rd", p[:, fresh].square() * scores, apart)
+        weights, new = p[:, fresh].square() * scale**2 * (wide.square() @ k.variance[fresh].T), v.value[fresh]
+        # The sum of weights · (v − y)², as products of matrices.
+        apart = weights @ new.square() - 2.0 * y * (weights @ new) + weights.sum(dim=-1, keepdim=True) * y.square()
+        total = total + apart.clamp(min=0.0)
     if v.variance is not None:
         total = total + p.square() @ v.variance
     return total
