@@ -14,8 +14,8 @@ from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Death, NumericReport, Verdict
 from agentcompile.worker import protocol as p
 
-Depth = Literal["search", "accept"]
-"""How thoroughly a candidate is validated: enough to time it (`search`), or enough to ship it (`accept`)."""
+Depth = Literal["search", "length", "accept"]
+"""How thoroughly a candidate is validated: enough to time it, or to ship it at one of its lengths, or to ship it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

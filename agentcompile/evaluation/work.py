@@ -33,13 +33,13 @@ def validation(job: EvaluationJob, binary: Binary, depth: Depth, seed: int, repe
     region = at_length(job.region, validated(job.region))
     return p.Validate(
         region=region,
-        lengths=lengths(job.region) if depth == "accept" else (),
-        chunk=(replace(job.region, sites=()),) if depth == "accept" and any_chunk(job.region) else (),
+        lengths=lengths(job.region) if depth != "search" else (),
+        chunk=(replace(job.region, sites=()),) if depth != "search" and any_chunk(job.region) else (),
         implementation=implementation(job, binary),
         seed=seed,
         repeats=repeats,
         depth=depth,
-        launches=wanted_launches(region, len(job.region.sites)) if depth == "accept" else 0,
+        launches=wanted_launches(region, len(job.region.sites)) if depth != "search" else 0,
     )
 
 

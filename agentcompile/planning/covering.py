@@ -184,7 +184,7 @@ def not_accepted(prepared: PreparedModel, acceptance: Acceptance, found: Planned
     if not prepared.prompt_tasks or backend_of(prepared.here.device).any_chunk:
         return ()
     jobs = chunks_of(prepared, found.prefill, found.layouts).everywhere(capacity(prepared.model.captured))
-    wrong = {(one.template_digest, one.params) for one in acceptance.failing(list(jobs.values()))}
+    wrong = {(one.template_digest, one.params) for one in acceptance.failing(list(jobs.values()), "length")}
     kernels = [(part, part.choice) for part in found.prefill if isinstance(part.choice, Kernel)]
     return tuple(
         (part.region, kernel)

@@ -118,7 +118,7 @@ def plan(
     leaving_ns = leaving_ns or {}
 
     def costs(region: Region, kernel: Kernel) -> float:
-        return kernel_ns(region, kernel) if kernel_ns else confirmed_ns(kernel, trials.get(region.id, ()))
+        return kernel_ns(region, kernel) if kernel_ns else measured_ns(kernel, trials.get(region.id, ()))
 
     def decoding(near: bool) -> dict[str, tuple[Option, ...]]:
         return {
@@ -227,15 +227,18 @@ def _packed(region: Region, fallback: Option, ceiling: Ceiling) -> Iterator[Opti
                 yield replace(fallback, layouts=((port.family, layout),), cost_ns=cost)
 
 
-def confirmed_ns(kernel: Kernel, trials: Sequence[Trial]) -> float:
-    """Return the median time in ns of the last confirm trial of a kernel.
+def measured_ns(kernel: Kernel, trials: Sequence[Trial]) -> float:
+    """Return the median time in ns of the last confirm trial of a kernel, or, where it has none, of its last trial.
 
     Raises:
-        KeyError: the kernel has no confirm trial with a time.
+        KeyError: the kernel has no trial with a time.
     """
-    times = {
-        trial.candidate.id: float(trial.verdict.measurement.median_ns)
-        for trial in trials
-        if trial.fidelity == "confirm" and isinstance(trial.verdict, Measured)
-    }
+    timed = [trial for trial in trials if isinstance(trial.verdict, Measured)]
+    in_order = sorted(timed, key=lambda trial: trial.fidelity == "confirm")  # stable: confirm trials come last
+    times = {trial.candidate.id: float(_median_ns(trial)) for trial in in_order}
     return times[kernel.candidate.id]
+
+
+def _median_ns(trial: Trial) -> int:
+    assert isinstance(trial.verdict, Measured)
+    return trial.verdict.measurement.median_ns

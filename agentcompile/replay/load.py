@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.evaluator import EvaluationJob, Prepared
+from agentcompile.evaluation.evaluator import Depth, EvaluationJob, Prepared
 from agentcompile.evaluation.machine import evaluator_of
 from agentcompile.events import Emit, silent
 from agentcompile.ir.trial import BuildFailed, Disturbed, Rule, reason
@@ -94,24 +94,30 @@ def _validate(opened: OpenedLock, options: Options) -> int:
     Prefill kernels are validated at every length that there is a program for.
     """
     notes, target = Notes(opened.here.store), opened.here.target
-    jobs = {job.source.digest: job for job in opened.called}
-    lengths = lengths_key(opened.lock.content_hash, target.digest)
+    called = {job.source.digest: job for job in opened.called}
+    lengths, others = lengths_key(opened.lock.content_hash, target.digest), dict[str, EvaluationJob]()
     if not backend_of(opened.here.device).any_chunk and notes.get(lengths) is None:
-        jobs |= opened.chunks.everywhere(opened.capacity)
-    fresh = [job for job in jobs.values() if not accepted(notes, job, target)]
-    if fresh:
-        _prove(fresh, opened, options, notes)
+        others = opened.chunks.everywhere(opened.capacity)
+    depths: dict[Depth, list[EvaluationJob]] = {
+        "accept": [job for job in called.values() if not accepted(notes, job, target)],
+        "length": [
+            job for of, job in others.items() if of not in called and not accepted(notes, job, target, "length")
+        ],
+    }
+    for depth, fresh in depths.items():
+        if fresh:
+            _prove(fresh, depth, opened, options, notes)
     notes.put(lengths, 1)
-    return len(fresh)
+    return sum(map(len, depths.values()))
 
 
-def _prove(jobs: Sequence[EvaluationJob], opened: OpenedLock, options: Options, notes: Notes) -> None:
+def _prove(jobs: Sequence[EvaluationJob], depth: Depth, opened: OpenedLock, options: Options, notes: Notes) -> None:
     with evaluator_of(opened.here, options.seed) as evaluator:
-        for job, result in evaluator.prepare(jobs, depth="accept"):
+        for job, result in evaluator.prepare(jobs, depth=depth):
             if not isinstance(result, Prepared):
                 text = f"{job.region.name}: {job.candidate.label}: {result.kind} here: {reason(result)}"
                 hint = "compile again on this machine, which leaves such kernels out"
                 machine = isinstance(result, (BuildFailed, Disturbed))
                 code = ExitCode.ENVIRONMENT if machine else ExitCode.CORRECTNESS
                 raise AgentCompileError(text, exit_code=code, hint=hint)
-            note_accepted(notes, job, opened.here.target, missing_launches(result.report))
+            note_accepted(notes, job, opened.here.target, missing_launches(result.report), depth)

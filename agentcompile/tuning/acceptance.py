@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from agentcompile.control.steering import Steering
-from agentcompile.evaluation.evaluator import EvaluationJob, Evaluator, Prepared
+from agentcompile.evaluation.evaluator import Depth, EvaluationJob, Evaluator, Prepared
 from agentcompile.events import Emit, RoundsProgress, TrialFinished, Warned
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate
@@ -61,9 +61,9 @@ class Acceptance:
             failed.append((region, wanted[region, trial.candidate.id]))
         return tuple(failed)
 
-    def failing(self, jobs: Sequence[EvaluationJob]) -> list[Candidate]:
-        """Return the candidates of those of `jobs` that fail the full suite."""
-        return [trial.candidate for trial in self._failures(jobs)]
+    def failing(self, jobs: Sequence[EvaluationJob], depth: Depth = "accept") -> list[Candidate]:
+        """Return the candidates of those of `jobs` that fail the suite at that depth."""
+        return [trial.candidate for trial in self._failures(jobs, depth)]
 
     def known_failure(self, task: TuneTask, candidate: Candidate) -> Trial | None:
         """Return a trial that says why a candidate may not ship; None when nothing is known against it.
@@ -79,26 +79,27 @@ class Acceptance:
         self._emit(TrialFinished(trial=trial))
         return trial
 
-    def _failures(self, jobs: Sequence[EvaluationJob]) -> list[Trial]:
+    def _failures(self, jobs: Sequence[EvaluationJob], depth: Depth = "accept") -> list[Trial]:
         """Validate the kernels that no earlier run accepted, and return the trials of those that failed."""
-        fresh = [job for job in jobs if not accepted(self._notes, job, self._target)]
+        fresh = [job for job in jobs if not accepted(self._notes, job, self._target, depth)]
         # Several run beside one another: the longest first, so that none is left to run alone at the end.
         fresh.sort(key=lambda job: -job.region.cost.flops)
         failed: list[Trial] = []
-        for done, (job, result) in enumerate(self._evaluator.prepare(self._steering.held(fresh), depth="accept")):
+        for done, (job, result) in enumerate(self._evaluator.prepare(self._steering.held(fresh), depth=depth)):
             self._emit(RoundsProgress(region=job.region.id, done=done, total=len(fresh)))
             if isinstance(result, Prepared):
-                note_accepted(self._notes, job, self._target, missing_launches(result.report))
+                note_accepted(self._notes, job, self._target, missing_launches(result.report), depth)
             else:
                 failed.append(trial_of(job, result, "confirm"))
                 self._emit(TrialFinished(trial=failed[-1]))
-        self._warn(jobs)
+        self._warn(jobs, depth)
         return failed
 
-    def _warn(self, jobs: Sequence[EvaluationJob]) -> None:
+    def _warn(self, jobs: Sequence[EvaluationJob], depth: Depth) -> None:
         """Tell of every accepted kernel, once, how many launches of the endurance check there was no time for."""
         for job in jobs:
-            if job.candidate.id not in self._told and (missing := missing_of(self._notes, job, self._target)):
+            missing = missing_of(self._notes, job, self._target, depth)
+            if missing and job.candidate.id not in self._told:
                 self._told.add(job.candidate.id)
                 why = f"there was no time for {missing} of the launches that a generation of {GENERATION} tokens makes"
                 self._emit(Warned(text=f"{job.region.name}: {job.candidate.label} is accepted, but {why}"))

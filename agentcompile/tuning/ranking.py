@@ -29,6 +29,9 @@ its own time: the step leaves native code for it, and threads that went to sleep
 of that. In a chunk a small operator costs no more than there, a larger one some 100 us, as PyTorch's threads begin for
 it and end: the number lies between."""
 
+UNCONFIRMED = 2
+"""The kernels of each layout that a plan may take though there was no time to confirm any of their region's."""
+
 Signature = tuple[tuple[str, str], ...]
 """Sorted (port family, layout) pairs, without those that are `row-major`."""
 
@@ -48,7 +51,8 @@ class Ranking:
     kernels: tuple[tuple[Signature, tuple[Kernel, ...]], ...]
     fallback: Fallback
     near: tuple[tuple[Signature, tuple[Kernel, ...]], ...] = ()
-    """Correct kernels that do not beat PyTorch in isolation, but are slower than it by less than `LEAVING_NS`."""
+    """Correct kernels that do not beat PyTorch in isolation, but are slower than it by less than `LEAVING_NS`; and the
+    fastest in search, of a region for which there was no time to confirm any. The whole step, or chunk, decides."""
 
     @property
     def best(self) -> Kernel | Fallback:
@@ -98,7 +102,7 @@ def rank(
     """Rank the confirmed kernels that are FASTER than the baseline, or seem faster on a busy machine.
 
     The fallback's reason says why the other candidates are not used. The last confirm trial of a candidate counts.
-    `trials` may hold every trial of the region: search trials only enter the fallback's reason.
+    `trials` may hold every trial of the region: where one is confirmed, search trials only enter the fallback's reason.
     """
     last = {trial.candidate.id: trial for trial in trials if trial.fidelity == "confirm"}
     timed = [(trial, trial.verdict.measurement) for trial in last.values() if isinstance(trial.verdict, Measured)]
@@ -112,11 +116,19 @@ def rank(
             for signature in sorted(by_layout)
         )
 
+    near = [trial for trial, m in timed if not _wins(m) and _is_near(trial, m)]
     return Ranking(
         kernels=ordered([trial for trial, m in timed if _wins(m)]),
         fallback=Fallback(reason=why_fallback(trials)),
-        near=ordered([trial for trial, m in timed if not _wins(m) and _is_near(trial, m)]),
+        near=ordered(near if last else _fastest(trials, templates)),
     )
+
+
+def _fastest(trials: Sequence[Trial], templates: Mapping[str, Template]) -> list[Trial]:
+    """Return the search trials of those finalists that were faster than the baseline."""
+    wanted = {candidate.id for candidate in finalists(trials, templates, each=UNCONFIRMED)}
+    last = {trial.candidate.id: trial for trial in trials if trial.candidate.id in wanted}
+    return [trial for trial in last.values() if _measurement(trial).comparison == "FASTER"]
 
 
 def _is_near(trial: Trial, m: Measurement) -> bool:
@@ -148,7 +160,9 @@ def _kernel(trial: Trial) -> Kernel:
     assert isinstance(trial.verdict, Measured)
     m = trial.verdict.measurement
     reason = f"{m.speedup:.3f}x {m.baseline} in {m.rounds} paired rounds of {m.processes} processes"
-    if m.contended:
+    if trial.fidelity == "search":
+        reason = f"{m.speedup:.3f}x {m.baseline} in search; there was no time to confirm it"
+    elif m.contended:
         reason = f"about {m.speedup:.2f}x {m.baseline}, contended: {m.disturbed:.0%} of the rounds were disturbed"
     return Kernel(
         candidate=trial.candidate,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agentcompile import validate
 from agentcompile.catalog.aliases import ALIASES, formerly
-from agentcompile.evaluation.jobs import EvaluationJob
+from agentcompile.evaluation.jobs import Depth, EvaluationJob
 from agentcompile.ir.digest import Json, digest, digest_files
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Template
@@ -177,17 +177,17 @@ def trial_of(job: EvaluationJob, verdict: Verdict, fidelity: str) -> Trial:
     )
 
 
-def accepted(notes: Notes, job: EvaluationJob, target: Target) -> bool:
-    """Return whether exactly this kernel passed the full correctness suite on this target and toolchain.
+def accepted(notes: Notes, job: EvaluationJob, target: Target, depth: Depth = "accept") -> bool:
+    """Return whether exactly this kernel passed the correctness suite at `depth` on this target and toolchain.
 
-    It counts only when its manifest claimed then what it claims now.
+    It counts only when its manifest claimed then what it claims now. The whole suite counts for a part of it.
     """
-    return notes.get(accepted_key(job.source.digest, job.region.id, target.digest)) == _claims(job)
+    return any(notes.get(key) == _claims(job) for key in _keys(job, target, depth))
 
 
-def note_accepted(notes: Notes, job: EvaluationJob, target: Target, missing: int = 0) -> None:
-    """Note that a kernel passed the full correctness suite, and how many of its launches there was no time for."""
-    key = accepted_key(job.source.digest, job.region.id, target.digest)
+def note_accepted(notes: Notes, job: EvaluationJob, target: Target, missing: int = 0, depth: Depth = "accept") -> None:
+    """Note that a kernel passed the suite at `depth`, and how many of its launches there was no time for."""
+    key = accepted_key(job.source.digest, job.region.id, target.digest, depth)
     if missing:
         notes.renew(missing_key(key), missing)
     else:
@@ -195,9 +195,15 @@ def note_accepted(notes: Notes, job: EvaluationJob, target: Target, missing: int
     notes.renew(key, _claims(job))
 
 
-def missing_of(notes: Notes, job: EvaluationJob, target: Target) -> int:
+def missing_of(notes: Notes, job: EvaluationJob, target: Target, depth: Depth = "accept") -> int:
     """Return how many launches of the suite there was no time for when a kernel was accepted."""
-    return notes.get(missing_key(accepted_key(job.source.digest, job.region.id, target.digest))) or 0
+    return next((found for key in _keys(job, target, depth) if (found := notes.get(missing_key(key)))), 0)
+
+
+def _keys(job: EvaluationJob, target: Target, depth: Depth) -> tuple[str, ...]:
+    """Return the keys of the notes that a kernel passed at `depth`, or passed more than that."""
+    depths = dict.fromkeys((depth, "accept"))
+    return tuple(accepted_key(job.source.digest, job.region.id, target.digest, one) for one in depths)
 
 
 def missing_key(accepted: str) -> str:
@@ -212,9 +218,9 @@ def _claims(job: EvaluationJob) -> int:
     return int(digest("claims/1", rounds, own.accumulation, own.deterministic)[:12], 16)
 
 
-def accepted_key(source: str, region: str, target: str) -> str:
+def accepted_key(source: str, region: str, target: str, depth: Depth = "accept") -> str:
     """Return the key of the note that a kernel passed, from the digests of its source, region and target."""
-    return digest("accepted/4", source, region, target, TOLERANCES, evaluation_digest())
+    return digest("accepted/5", source, region, target, depth, TOLERANCES, evaluation_digest())
 
 
 def lengths_key(lock: str, target: str) -> str:

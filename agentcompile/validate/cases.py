@@ -45,6 +45,7 @@ _REDRAWN = 1 << 24
 
 _WORK = 1e11
 """The pairs of a token and a slot, times heads and their width, that the references of all cases may cost."""
+_SHARES = 3  # the lengths of a chunk that have all cases together, where each is accepted with a part of them
 _FEWEST = 3  # the number of cases of a chunk, however long it is
 _OLD = 5  # the slots before a chunk that each kind of past has room in
 
@@ -84,7 +85,10 @@ class Case:
 
 
 def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
-    """Return the cases of a region: a handful that catch most faults in search, all of them at acceptance."""
+    """Return the cases of a region: a handful that catch most faults in search, all of them at acceptance.
+
+    At the depth "length" there is a third of them, another third at each power of two of a chunk's tokens.
+    """
     ops = {node.op for node in region.body.nodes}
     context = context_of(region)
     attends = "attention" in ops
@@ -99,7 +103,7 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
     ]
     if "argmax" in ops:
         found[1:1] = [Case(style="aligned", place=1.0), Case(style="tiny", light=True)]
-        if depth == "accept":
+        if depth != "search":
             found += [Case(style="infinities", place=place, light=True) for place in (0.0, 0.6)]
     if depth == "search":
         small = sum(port.role == "weight" and _elements(port) for port in region.ports) <= _REDRAWN
@@ -122,7 +126,8 @@ def cases(region: Region, depth: Depth) -> tuple[Case, ...]:
         found += [Case(style="normal", length=everyday, past="drowned", weights=LIFTED if "rms_norm" in ops else 0)]
     powers = (1, 2, 16) if attends else (1,)
     found += [Case(style="exact", length=n, past="even", weights=-1) for n in powers if n in tried]
-    return _affordable(region, tuple(found))
+    found = list(_affordable(region, tuple(found)))
+    return (found[0], *_share(region, found[1:], depth))
 
 
 def _affordable(region: Region, found: tuple[Case, ...]) -> tuple[Case, ...]:
@@ -149,7 +154,14 @@ def _affordable(region: Region, found: tuple[Case, ...]) -> tuple[Case, ...]:
     return (found[0], *(rest[at * len(rest) // others] for at in range(others)))
 
 
-def many(region: Region, seed: int) -> tuple[Case, ...]:
+def _share(region: Region, found: list[Case], depth: Depth) -> list[Case]:
+    """Return all that was found, or the third of it that this number of tokens takes, and at least a few."""
+    if depth != "length" or len(found) < _SHARES * _FEWEST:
+        return found
+    return found[dict(region.dims).get("tokens", 1).bit_length() % _SHARES :: _SHARES]
+
+
+def many(region: Region, seed: int, depth: Depth) -> tuple[Case, ...]:
     """Return many light cases, fresh for every seed: sums half way, table rows, choices, inputs as if trained."""
     draws = _HALVES if rounds_sums(region) else 0
     found = [Case(style="halves", place=at / (_HALVES - 1), weights=-1, light=True) for at in range(draws)]
@@ -167,7 +179,7 @@ def many(region: Region, seed: int) -> tuple[Case, ...]:
         found += [
             Case(style="choice", row=n, place=sign, weights=STEERED, light=True) for n in wanted for sign in (1.0, 0.0)
         ]
-    return (*found, *_as_trained(region))
+    return tuple(_share(region, [*found, *_as_trained(region)], depth))
 
 
 def _as_trained(region: Region) -> list[Case]:

@@ -19,6 +19,7 @@ from agentcompile.validate.tolerance import (
     ROW_SPREAD,
     TINY,
     rounding,
+    row_spread,
 )
 
 
@@ -44,7 +45,8 @@ def compare(
         worst = int(share.argmax())
         text = f"{where}[{worst}] is {float(wide.view(-1)[worst]):.6g}, expected {float(r.view(-1)[worst]):.6g}"
         tally.add("element", float(share.view(-1)[worst]), 1.0, text)
-    typical = reference.error(ROW_SPREAD).nan_to_num(nan=math.inf).expand_as(r)
+    spread = row_spread(r.numel() // max(1, r.shape[-1])) if reference.shared and r.dim() else ROW_SPREAD
+    typical = reference.error(spread).nan_to_num(nan=math.inf).expand_as(r)
     error, exact = torch.where(keep, typical, 0.0), torch.where(keep, rb - r, 0.0)
     again = torch.where(keep & reference.shared, torch.minimum(error, rounding(r.abs(), dtype)), 0.0)
     _rows(tally, r, miss, exact, again, error, where)

@@ -37,7 +37,11 @@ from agentcompile.validate.tally import Tally
 from agentcompile.validate.tolerance import ROUNDOFF, TINY, DeclaredArithmetic, Depth, rounding
 from agentcompile.validate.walk import Walker
 
-_SIDES: dict[Depth, tuple[Fence, ...]] = {"search": ("after",), "accept": ("after", "before")}
+_SIDES: dict[Depth, tuple[Fence, ...]] = {
+    "search": ("after",),
+    "length": ("after", "before"),
+    "accept": ("after", "before"),
+}
 """The sides on which buffers border an unmapped page, by depth."""
 _TOGETHER, _KEPT_BYTES = 32, 64 << 20
 """The number of repeats that are compared at once, and the bytes that they may take until then."""
@@ -70,7 +74,8 @@ def validate(
 ) -> NumericReport:
     """Validate one candidate of `region`.
 
-    `search` runs a handful of cases and stops at the first failure; `accept` runs and reports everything. `serial`
+    `search` runs a handful of cases and stops at the first failure; `accept` runs and reports everything, `length` with
+    a third of the cases. `serial`
     shows a missing barrier: no rank may wait for another, so any order of ranks gives the same bits. `tokens` replaces
     symbolic extents; 0 takes the region's own, or 1. `fences` is for kernels that run where the buffers are: a copy
     elsewhere has no unmapped page behind it. In buffers that `house` lays out as the runtime does, every case runs
@@ -95,9 +100,9 @@ def validate(
     for case in found:
         drawn = suite.draw(case)
         result = suite.evaluate(drawn)
-        if tried == 0 or depth == "accept":
+        if tried == 0 or depth != "search":
             suite.at_home(drawn, result, late if tally.ok else None)
-        going = tally.ok or depth == "accept"
+        going = tally.ok or depth != "search"
         if tried == 0 and going:
             suite.repeat(drawn, repeats)
         if tried < _ORDERED and going and serial is not None:
@@ -112,8 +117,8 @@ def validate(
         tried += 1
         if depth == "search" and not tally.ok:
             break
-    if depth == "accept" and tally.ok:  # a candidate that failed a case needs no more tests
-        tried += suite.everywhere()
+    if depth != "search" and tally.ok:  # a candidate that failed a case needs no more tests
+        tried += suite.everywhere(depth)
     if launches and tally.ok:
         suite.endure(cases(region, "search")[0], launches, loop)
     finish(tally)
@@ -155,10 +160,10 @@ class _Suite(TestedKernel):
         eager = {**reference.run(body, mine), **{name: mine[name] for name in mine if name in appends}}
         return Drawn(case=case, inputs=inputs, out=out, eager=eager)
 
-    def everywhere(self) -> int:
+    def everywhere(self, depth: Depth) -> int:
         """Run light cases, walks, sweeps and several sites; return how many inputs were tested."""
         count = 0
-        for case in many(self.region, self.seed):
+        for case in many(self.region, self.seed, depth):
             self.evaluate(self.draw(case), POISONS[count % len(POISONS) :][:1])
             count += 1
         if count:

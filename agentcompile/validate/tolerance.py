@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +12,10 @@ from torch import Tensor
 from agentcompile.ir.digest import Json
 from agentcompile.ir.template import Accumulation
 
-Depth = Literal["search", "accept"]
+Depth = Literal["search", "length", "accept"]
+"""How much of the correctness suite runs: a handful of cases, all of it, or, for kernels that are made anew for every
+number of tokens of a chunk, at numbers other than the usual one, all of it with a third of the cases.
+"""
 
 ROUNDOFF: dict[str, float] = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-24, "fp64": 2.0**-53}
 """Unit roundoff u: the largest relative error of one rounding to nearest."""
@@ -40,6 +44,8 @@ ROW_SLACK = 1.3
 """The factor on the root mean square of pure rounding over a row."""
 ROW_SPREAD = 3.0
 """The standard deviations allowed to declared roundings in a row's root mean square."""
+ROW_COUNT = 1024
+"""The rows of an output up to which that holds, where roundings move rows as one; of more, some are farther away."""
 ROW_ELEMENTS = 64
 """The shortest row whose root mean square is checked."""
 RATIO_GATE = 1.25
@@ -57,12 +63,22 @@ POLICY: Json = {
     "spread": SPREAD,
     "row_slack": ROW_SLACK,
     "row_spread": ROW_SPREAD,
+    "row_count": ROW_COUNT,
     "row_elements": ROW_ELEMENTS,
     "ratio_gate": RATIO_GATE,
     "ratio_elements": RATIO_ELEMENTS,
     "tiny": TINY,
 }
 """The tolerances as data; a lockfile pins them, and they are part of the key of reusable reports."""
+
+
+def row_spread(rows: int) -> float:
+    """Return the standard deviations allowed to each of so many rows that declared roundings move as one.
+
+    With them, the chance that one normal deviate of `rows` lies beyond is about what it is with `ROW_SPREAD` of
+    `ROW_COUNT`: it falls by exp(−x²/2).
+    """
+    return math.sqrt(ROW_SPREAD**2 + 2.0 * math.log(max(1.0, rows / ROW_COUNT)))
 
 
 def rounding(magnitude: Tensor, dtype: str) -> Tensor:

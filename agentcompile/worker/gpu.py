@@ -76,7 +76,7 @@ class GpuDevice:
                 seed=request.seed,
                 repeats=request.repeats,
                 depth=request.depth,
-                tools=Instruments(beat=self._box.tick) if request.depth == "accept" else None,
+                tools=Instruments(beat=self._box.tick) if request.depth != "search" else None,
                 house=house("cuda"),
                 late=late,
                 launches=request.launches if implementation.source.language != "library" else 0,

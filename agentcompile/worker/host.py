@@ -74,7 +74,7 @@ class Host:
             repeats=request.repeats,
             depth=request.depth,
             serial=in_turn(implementation, region, self._setup.target.threads, spoil),
-            tools=Instruments(beat=self._box.tick) if request.depth == "accept" else None,
+            tools=Instruments(beat=self._box.tick) if request.depth != "search" else None,
             house=house(),
             launches=request.launches if native else 0,
             loop=watch.within(looper(self._probes, binder(implementation, region))) if native else None,

@@ -87,7 +87,7 @@ class Validate:
     """The region at other numbers of tokens, at which the kernel must be right too."""
     chunk: tuple[Region, ...] = ()
     """The region of any number of tokens, where that is open, for launches at many of them; at most one."""
-    depth: Literal["search", "accept"]
+    depth: Literal["search", "length", "accept"]
     launches: int = 0
     """The number of launches in a row at the end, with every result compared."""
 

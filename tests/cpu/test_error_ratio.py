@@ -44,3 +44,21 @@ def test_one_head_that_a_rounded_query_moves_as_a_whole_is_a_matter_of_chance(
 
 def test_what_is_right_passes_whatever_moves_together() -> None:
     assert all(evaluated(shared=shared, declared=True, off=0.0) for shared in (True, False))
+
+
+def far_row(rows: int, off: float) -> bool:
+    """Whether one row passes that is `off` standard deviations away, of so many that roundings move as one."""
+    rng = torch.Generator().manual_seed(0)
+    value = torch.randn(rows, WIDTH, generator=rng).double()
+    moved = torch.full((rows, WIDTH), SCALE * 64).double()
+    reference = Bounded(value=value, rounded=20 * moved, variance=moved.square(), shared=True)
+    y, tally = value.clone(), Tally()
+    y[rows // 2] += off * moved[0]
+    compare(tally, y.float(), reference, value.float(), dtype="fp32", where="y", everyday=False)
+    return tally.checks["row-rms"].ok
+
+
+@pytest.mark.parametrize(("rows", "within", "beyond"), [(8, 2.99, 3.01), (1024, 2.99, 3.01), (65536, 4.1, 4.2)])
+def test_of_many_rows_that_move_as_one_some_are_farther_away(rows: int, within: float, beyond: float) -> None:
+    assert far_row(rows, within)
+    assert not far_row(rows, beyond)

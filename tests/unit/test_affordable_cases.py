@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentcompile.ir.region import Region
-from agentcompile.validate.cases import cases
+from agentcompile.validate.cases import cases, many
 from agentcompile.validate.tolerance import Depth
 from tests.templates.shapes import Extents, region
 
@@ -37,7 +37,7 @@ def test_lengths_of_a_chunk_have_different_cases() -> None:
     assert one & other == {("normal", "normal", 0.5, 0)}
 
 
-@pytest.mark.parametrize("depth", ["search", "accept"])
+@pytest.mark.parametrize("depth", ["search", "length", "accept"])
 @pytest.mark.parametrize("tokens", [33, 700, 2048, 4096])
 def test_the_everyday_case_of_a_chunk_has_slots_before_it_and_behind_it(tokens: int, depth: Depth) -> None:
     found = cases(attention(tokens, 8192), depth)
@@ -58,3 +58,20 @@ def test_a_decode_step_has_all_cases_however_many_sequences_and_slots_there_are(
         for batch in (2, 64)
     )
     assert cases(many, "accept") == cases(few, "accept")
+
+
+def test_three_lengths_of_a_chunk_have_all_cases_together() -> None:
+    whole, *parts = (
+        {(case.style, case.past, case.place, case.weights, case.angle) for case in cases(attention(n, 8448), depth)}
+        for n, depth in ((128, "accept"), (32, "length"), (64, "length"), (128, "length"))
+    )
+    assert whole == set.union(*parts)
+    assert max(map(len, parts)) < len(whole) / 2
+    assert ("normal", "normal", 0.5, 0, 700) in set.intersection(*parts)
+
+
+def test_rows_of_a_table_are_shared_out_among_the_lengths() -> None:
+    table = region("embedding", Extents(tokens=64))
+    rows = [{case.row for case in many(table, 0, depth)} for depth in ("accept", "length")]
+    assert rows[1] < rows[0]
+    assert len(rows[1]) > len(rows[0]) / 4

@@ -32,6 +32,7 @@ from agentcompile.ir.trial import (
     Verdict,
 )
 from agentcompile.planning import covering
+from agentcompile.planning.plans import measured_ns
 from agentcompile.space import Space
 from agentcompile.tuning.ranking import LEAVING_NS, TIE, Ranking, Traits, finalists, rank, signature_of, why_fallback
 from tests.unit.fakes import linear_region, measured, rows_template, target
@@ -54,6 +55,11 @@ def confirmed(candidate: Candidate, ratio: float, **more: object) -> Trial:
 
 def failed(candidate: Candidate, verdict: Verdict) -> Trial:
     return Trial(candidate=candidate, source="", verdict=verdict)
+
+
+def median_ns(trial: Trial) -> int:
+    assert isinstance(trial.verdict, Measured)
+    return trial.verdict.measurement.median_ns
 
 
 def plainly(_: Candidate) -> Traits:
@@ -121,6 +127,28 @@ def test_search_numbers_never_decide() -> None:
     ranking = ranked([measured(candidate, 0.9) for candidate in SPACE])
     assert ranking.kernels == ()
     assert "faster in search alone" in ranking.fallback.reason
+
+
+def test_where_none_is_confirmed_the_fastest_in_search_may_stand_for_the_step_to_decide() -> None:
+    packed, plain = of("linear/packed"), of("linear/plain")
+    trials = [measured(one, 0.1 * at) for at, one in enumerate((*packed[:4], *plain[:2]), 1)]
+    slower = measured(plain[2], -0.3, comparison="SLOWER")
+    ranking = ranked([*trials, slower])
+    near = {signature: [kernel.candidate for kernel in kernels] for signature, kernels in ranking.near}
+    assert near == {(("w", "rows16-k2"),): [packed[3], packed[2]], (): [plain[1], plain[0]]}
+    first = ranking.near[-1][1][0]
+    assert first.reason.endswith("in search; there was no time to confirm it")
+    assert measured_ns(first, [*trials, slower]) == median_ns(trials[3])
+    one_confirmed = ranked([*trials, confirmed(plain[0], 0.0, comparison="SAME")])
+    assert [kernel.candidate for _, kernels in one_confirmed.near for kernel in kernels] == [plain[0]]
+    assert ranked([slower]).near == ()
+
+
+def test_a_confirmed_time_counts_before_one_of_search_whichever_came_last() -> None:
+    one = of("linear/plain")[0]
+    trials = [confirmed(one, 0.5), measured(one, 0.9)]
+    (kernel,) = dict(ranked(trials).kernels)[()]
+    assert measured_ns(kernel, trials) == median_ns(trials[0])
 
 
 def test_the_last_confirmation_of_a_candidate_stands() -> None:
