@@ -60,7 +60,7 @@ def main() -> int:
         if codes[-1] == _INTERRUPTED:
             break
     for name in sorted(unsteady):
-        print(f"UNSTEADY: {name} failed beside others and passed alone")
+        print(f"UNSTEADY: {name} failed, and passed the second time")
     return next((code for code in codes if code), 0)
 
 

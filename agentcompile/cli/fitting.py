@@ -1,8 +1,9 @@
 """Tables as lines of text that fit a terminal: no cell is shortened, and no word is cut.
 
 In: a table and a width. Out: lines. A last text that has room in its own column is wrapped there. Else a table that is
-too wide gives up columns, texts before numbers: what they hold stands below its row, after the column's head. A name
-that is longer than its column stands on a line of its own; so does a last text with a word that is.
+too wide gives up columns, texts before numbers, with the names narrowed between: what they hold stands below its row,
+after the column's head. A name that is longer than its column stands on a line of its own; so does a last text with a
+word that is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ LEAST = 40
 _GAP = "  "
 _NAME = 20
 """The characters that a column of names keeps, where its names are longer."""
+_NARROW = 8
+"""The same where a column of numbers would have no room else."""
 _TEXT = 24
 """The characters from which a text is wrapped in its own column."""
 _SIGN = 3
@@ -79,13 +82,16 @@ def _widths(table: Table) -> list[int]:
 
 def _kept(table: Table, widths: Sequence[int], name: int, width: int) -> list[int]:
     """Return the columns that a row's own line has room for beside its name: the widest text goes first."""
-    kept = list(range(len(widths)))
+    kept, least = list(range(len(widths))), _NAME
 
     def needed() -> int:
-        return sum(min(widths[i], _NAME) if i == name else widths[i] for i in kept) + len(_GAP) * (len(kept) - 1)
+        return sum(min(widths[i], least) if i == name else widths[i] for i in kept) + len(_GAP) * (len(kept) - 1)
 
     while needed() > width and len(kept) > 1:
         texts = [i for i in kept if i not in table.right and i != name and widths[i] > _SIGN]
+        if not texts and least > _NARROW:  # numbers are compared by column, and a name may have a line of its own
+            least = _NARROW
+            continue
         kept.remove(max(texts, key=lambda i: (widths[i], i)) if texts else max(i for i in kept if i != name))
     return kept
 

@@ -91,3 +91,13 @@ def test_the_tables_of_recorded_runs_fit_80_columns(name: str, tmp_path: Path) -
     assert len(told) > 2
     for table in told:
         assert max(map(len, fitted(table, screen.width))) <= 80
+
+
+def test_names_narrow_before_a_column_of_numbers_goes() -> None:
+    name = "rmsnorm-gateup-silu-mul@f62781"
+    table = Table(heads=("region", *("templates",) * 6), rows=[(name, *("123456",) * 6)], right=tuple(range(1, 7)))
+    assert fitted(table, 74) == [
+        "region  " + "  templates" * 6,
+        name,
+        " " * 8 + "     123456" * 6,
+    ]

@@ -33,7 +33,7 @@ def test_what_fails_once_is_run_again_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ran(tmp_path, monkeypatch, NEVER, FIRST_TIME) == 0
-    assert "UNSTEADY: test_here.py::test_1 failed beside others" in capsys.readouterr().out
+    assert "UNSTEADY: test_here.py::test_1 failed, and passed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
