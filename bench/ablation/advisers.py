@@ -1,7 +1,7 @@
 """`agentcompile ablate MODEL… --arms none,heuristic,random,replay:DIR`: what each adviser's order is worth.
 
 In: checkpoints or presets. Every candidate of every hot region is built, validated and timed once, on this machine, all
-of a region beside one another; `--judged` takes the times of an earlier result. Out: a table, and with `--out` the
+of a region beside one another; `--times` takes the times of an earlier result. Out: a table, and with `--out` the
 result as JSON with a plot beside it.
 """
 
@@ -208,7 +208,7 @@ def run(asked: argparse.Namespace) -> int:
 
 def _made(asked: argparse.Namespace) -> Ablation:
     arms, made = arms_of(asked.arms or "none,heuristic,random"), list[Ablation]()
-    known = {region.region: region for path in asked.judged for region in read(path).regions}
+    known = {region.region: region for path in asked.times for region in read(path).regions}
     for model in asked.models:
         flags = {"model": model, "context": asked.context, "threads": asked.threads, "target": "cpu"}
         options = resolve(flags).options

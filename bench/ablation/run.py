@@ -2,7 +2,7 @@
 
 MODEL… --arms none,heuristic,random,replay:DIR compares advisers: every candidate of every hot region of the models is
 built, validated and timed once on this machine, all of a region beside one another, and the place of the fastest in
-each adviser's order is reported. --judged takes the times of an earlier result.
+each adviser's order is reported. --times takes the times of an earlier result.
 
 --space FILE --strategies "random;halving" compares search strategies: each searches each recorded space with each seed,
 and gets the recorded time or failure of what it proposes at once. Nothing is built or run, and no network is used. A
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
         from . import advisers  # imports PyTorch
 
         return advisers.run(asked)
-    _refuse(asked, ("models", "arms", "judged", "context", "threads", "seconds", "show"), "does not go with --space")
+    _refuse(asked, ("models", "arms", "times", "context", "threads", "seconds", "show"), "does not go with --space")
     request = recorded.Request(
         spaces=tuple(asked.space),
         strategies=tuple(asked.strategies or ([] if asked.peer else _ALONE)),
@@ -80,7 +80,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _compile(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
     _refuse(
-        asked, ("peer", "within", "jobs", "arms", "judged", "show", "record"), "does not go with MODEL --strategies"
+        asked, ("peer", "within", "jobs", "arms", "times", "show", "record"), "does not go with MODEL --strategies"
     )
     from . import compiling  # imports PyTorch
 
@@ -138,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     models.add_argument("--arms", default=None, help="advisers; random alone is 20 seeds (none,heuristic,random)")
     models.add_argument("--context", default=None, help="maximum context length in tokens")
     models.add_argument("--threads", default=None, help="worker threads; 0: one a physical core")
-    models.add_argument("--judged", type=Path, nargs="+", default=[], metavar="FILE", help="take the times of results")
+    models.add_argument("--times", type=Path, nargs="+", default=[], metavar="FILE", help="take the times of results")
     models.add_argument(
         "--seconds",
         type=int,

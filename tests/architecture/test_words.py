@@ -41,7 +41,6 @@ WORDS = {
 """Parts of identifiers that are never right, whatever stands beside them."""
 KEPT = {
     "luck",  # a key of result files
-    "judged",  # the flag `--judged`
     "rulings",  # a field of an event
 }
 """Names that files and flags have had, and keep."""
