@@ -43,8 +43,9 @@ def compare(
     share = torch.where(keep, miss / allowed, 0.0)
     if share.numel():
         worst = int(share.argmax())
-        text = f"{where}[{worst}] is {float(wide.view(-1)[worst]):.6g}, expected {float(r.view(-1)[worst]):.6g}"
-        tally.add("element", float(share.view(-1)[worst]), 1.0, text)
+        most, found, expected = (t.view(-1)[worst] for t in (share, wide, r))
+        most, found, expected = torch.stack((most, found, expected)).tolist()
+        tally.add("element", most, 1.0, f"{where}[{worst}] is {found:.6g}, expected {expected:.6g}")
     spread = row_spread(r.numel() // max(1, r.shape[-1])) if reference.shared and r.dim() else ROW_SPREAD
     typical = reference.error(spread).nan_to_num(nan=math.inf).expand_as(r)
     error, exact = torch.where(keep, typical, 0.0), torch.where(keep, rb - r, 0.0)
@@ -88,8 +89,8 @@ def _rows(tally: Tally, r: Tensor, miss: Tensor, stored: Tensor, again: Tensor, 
     allowed = rounding_of_y + _rms(error) + TINY
     varied = (r[:, 1:] != r[:, :-1]).sum(-1) >= ROW_ELEMENTS // 2
     share = torch.where(varied, _rms(miss) / allowed, 0.0)
-    worst = int(share.argmax())
-    tally.add("row-rms", float(share[worst]), 1.0, f"{where}, row {worst}")
+    most, worst = torch.stack((share.max(), share.argmax().double())).tolist()
+    tally.add("row-rms", most, 1.0, f"{where}, row {worst:.0f}")
 
 
 def _rms(rows: Tensor) -> Tensor:
@@ -110,7 +111,8 @@ def _chance(reference: Bounded, r: Tensor) -> float:
 
 def _ratio(tally: Tally, miss: Tensor, stored: Tensor, eager: Tensor, drift: Tensor, chance: float | None) -> None:
     """Record the root mean square error relative to the model's own; a `chance` of None keeps it out of the gate."""
-    mine, model, rounded, lost = (float(t.square().mean()) if t.numel() else 0.0 for t in (miss, eager, stored, drift))
+    squares = [t.square().mean() if t.numel() else torch.zeros((), dtype=t.dtype) for t in (miss, eager, stored, drift)]
+    mine, model, rounded, lost = torch.stack(squares).tolist()  # a device is waited for once
     floor = max(model, rounded)
     if mine > 0.0:
         tally.error_ratio = max(tally.error_ratio, math.sqrt(mine / floor) if floor > 0.0 else math.inf)
