@@ -98,6 +98,7 @@ def test_steps_and_prompts_take_the_advisers_first_and_its_next_where_that_fails
     # Whatever was to ship was built and checked, and the next of the order follows one that fails.
     region, failing = next(iter(first.items()))
     assert {kernel.candidate.id for kernel in first.values()} <= set(rig.checker.asked)
+    assert rig.checker.depths == {"accept", "length"}, "those of a prompt at lengths other than the usual one, too"
     again = Rig(rig.ready, Store(rig.store.root.with_name("other")), Checker())
     again.checker.verdicts = {failing.candidate.id: BuildFailed(log="error")}
     other = again.session()

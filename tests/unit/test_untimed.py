@@ -45,12 +45,13 @@ class Checker:
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}
         self.asked: list[str] = []
+        self.depths: set[str] = set()
         self.checks: tuple[Check, ...] = ()
 
     def prepare(
         self, jobs: Iterable[EvaluationJob], *, depth: str = "search"
     ) -> Iterator[tuple[EvaluationJob, Prepared | Verdict]]:
-        assert depth == "accept"
+        self.depths.add(depth)
         for job in jobs:
             self.asked.append(job.candidate.id)
             report = NumericReport(checks=self.checks, error_ratio=1.0, cases=1, repeats=1)
@@ -127,6 +128,7 @@ def test_the_next_of_the_order_follows_one_that_fails_to_build_or_a_check(rig: R
     assert "after 3 that may not ship" in ranking.kernels[0][1][0].reason
     failed = [event.trial for event in rig.events if isinstance(event, TrialFinished)]
     assert {trial.candidate.id for trial in failed} == set(rig.checker.verdicts)
+    assert rig.checker.depths == {"accept"}
 
 
 def test_a_layout_whose_candidates_all_fail_has_no_kernel_and_a_region_falls_back(rig: Rig) -> None:
