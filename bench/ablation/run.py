@@ -79,9 +79,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _compile(asked: argparse.Namespace, arguments: Sequence[str]) -> int:
-    _refuse(
-        asked, ("peer", "within", "jobs", "arms", "times", "show", "record"), "does not go with MODEL --strategies"
-    )
+    _refuse(asked, ("peer", "within", "jobs", "arms", "times", "show", "record"), "does not go with MODEL --strategies")
     from . import compiling  # imports PyTorch
 
     flags = ("context", "threads")
