@@ -13,11 +13,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests import begun
+
+if TYPE_CHECKING:
+    from tests.templates.chunked import Workshop
 
 TIMED = {"course", "moved", "gone_on"}
 """Fixtures that search with a clock: beside other work they would measure again and again what that disturbed."""
@@ -142,6 +145,14 @@ def processes_themselves() -> Iterator[None]:
     begun.remove()
     yield
     begun.install()
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
+    """A store for the kernels of a file, and what builds and launches them."""
+    from tests.templates.chunked import Workshop  # imports PyTorch
+
+    return Workshop(tmp_path_factory.mktemp("store"))
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ from agentcompile.evaluation.chunk import at_length
 from agentcompile.evaluation.feeder import feed
 from agentcompile.evaluation.jobs import (
     Baseline,
-    Depth,
     EvaluationJob,
     Evaluator,
     Failed,
@@ -35,6 +34,7 @@ from agentcompile.evaluation.work import Blamed, Work, each_process, room_for, v
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
+from agentcompile.ir.template import Depth
 from agentcompile.ir.timing import Samples, Timing
 from agentcompile.ir.trial import Cancelled, Crashed, Death, Disturbed, Incorrect, Stage, TimedOut, Verdict
 from agentcompile.measure.policy import POLICY, Policy
@@ -45,7 +45,7 @@ from agentcompile.worker import protocol as p
 from agentcompile.worker.pool import Limits, WorkerPool, WorkerSlot, environment, failure, from_outside, said, shakes
 from agentcompile.worker.process import Expired, Lost, Outcome, wait
 
-__all__ = ["Baseline", "Depth", "EvaluationJob", "Evaluator", "Prepared", "WorkerEvaluator"]
+__all__ = ["Baseline", "EvaluationJob", "Evaluator", "Prepared", "WorkerEvaluator"]
 
 _Result = tuple[EvaluationJob, Prepared | Binary | Verdict]
 ACCEPT_REPEATS = 250

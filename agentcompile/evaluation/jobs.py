@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from agentcompile.build.binary import Binary
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency
-from agentcompile.ir.template import Candidate, Source, Template
+from agentcompile.ir.template import Candidate, Depth, Source, Template
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Death, NumericReport, Verdict
 from agentcompile.worker import protocol as p
-
-Depth = Literal["search", "length", "accept"]
-"""How thoroughly a candidate is validated: enough to time it, or to ship it at one of its lengths, or to ship it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

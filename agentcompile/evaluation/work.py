@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from agentcompile.build.binary import Binary
 from agentcompile.evaluation.chunk import any_chunk, at_length, lengths, validated
-from agentcompile.evaluation.jobs import Depth, EvaluationJob, implementation
+from agentcompile.evaluation.jobs import EvaluationJob, implementation
+from agentcompile.ir.template import Depth
 from agentcompile.ir.trial import Cancelled, Death, Incorrect, Stage
 from agentcompile.validate.endurance import wanted_launches
 from agentcompile.worker import protocol as p

@@ -13,6 +13,10 @@ from agentcompile.ir.region import Regime
 
 Language = Literal["cuda", "triton", "cpp", "library"]
 Accumulation = Literal["float32", "float64", "bf16x2", "library"]
+Depth = Literal["search", "length", "accept"]
+"""How much of the correctness suite runs: a handful of cases, all of it, or, for kernels that are made anew for every
+number of tokens of a chunk, at numbers other than the usual one, all of it with a third of the cases.
+"""
 """Precision of a kernel's sums: `bf16x2` is float32 sums of products whose operands are two bf16 numbers each."""
 ParamValue = int | str
 COUNT = "count"

@@ -233,12 +233,10 @@ def measured_ns(kernel: Kernel, trials: Sequence[Trial]) -> float:
     Raises:
         KeyError: the kernel has no trial with a time.
     """
-    timed = [trial for trial in trials if isinstance(trial.verdict, Measured)]
-    in_order = sorted(timed, key=lambda trial: trial.fidelity == "confirm")  # stable: confirm trials come last
-    times = {trial.candidate.id: float(_median_ns(trial)) for trial in in_order}
+    times = {
+        trial.candidate.id: float(trial.verdict.measurement.median_ns)
+        for fidelity in ("search", "confirm")
+        for trial in trials
+        if trial.fidelity == fidelity and isinstance(trial.verdict, Measured)
+    }
     return times[kernel.candidate.id]
-
-
-def _median_ns(trial: Trial) -> int:
-    assert isinstance(trial.verdict, Measured)
-    return trial.verdict.measurement.median_ns

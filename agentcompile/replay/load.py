@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError, ExitCode
-from agentcompile.evaluation.evaluator import Depth, EvaluationJob, Prepared
+from agentcompile.evaluation.evaluator import EvaluationJob, Prepared
 from agentcompile.evaluation.machine import evaluator_of
 from agentcompile.events import Emit, silent
+from agentcompile.ir.template import Depth
 from agentcompile.ir.trial import BuildFailed, Disturbed, Rule, reason
 from agentcompile.options import Options
 from agentcompile.replay.bind import bind
@@ -104,20 +105,20 @@ def _validate(opened: OpenedLock, options: Options) -> int:
             job for of, job in others.items() if of not in called and not accepted(notes, job, target, "length")
         ],
     }
-    for depth, fresh in depths.items():
-        if fresh:
-            _prove(fresh, depth, opened, options, notes)
+    if any(depths.values()):
+        _prove(depths, opened, options, notes)
     notes.put(lengths, 1)
     return sum(map(len, depths.values()))
 
 
-def _prove(jobs: Sequence[EvaluationJob], depth: Depth, opened: OpenedLock, options: Options, notes: Notes) -> None:
+def _prove(depths: Mapping[Depth, Sequence[EvaluationJob]], opened: OpenedLock, options: Options, notes: Notes) -> None:
     with evaluator_of(opened.here, options.seed) as evaluator:
-        for job, result in evaluator.prepare(jobs, depth=depth):
-            if not isinstance(result, Prepared):
-                text = f"{job.region.name}: {job.candidate.label}: {result.kind} here: {reason(result)}"
-                hint = "compile again on this machine, which leaves such kernels out"
-                machine = isinstance(result, (BuildFailed, Disturbed))
-                code = ExitCode.ENVIRONMENT if machine else ExitCode.CORRECTNESS
-                raise AgentCompileError(text, exit_code=code, hint=hint)
-            note_accepted(notes, job, opened.here.target, missing_launches(result.report), depth)
+        for depth, jobs in depths.items():
+            for job, result in evaluator.prepare(jobs, depth=depth):
+                if not isinstance(result, Prepared):
+                    text = f"{job.region.name}: {job.candidate.label}: {result.kind} here: {reason(result)}"
+                    hint = "compile again on this machine, which leaves such kernels out"
+                    machine = isinstance(result, (BuildFailed, Disturbed))
+                    code = ExitCode.ENVIRONMENT if machine else ExitCode.CORRECTNESS
+                    raise AgentCompileError(text, exit_code=code, hint=hint)
+                note_accepted(notes, job, opened.here.target, missing_launches(result.report), depth)

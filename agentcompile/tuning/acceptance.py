@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from agentcompile.control.steering import Steering
-from agentcompile.evaluation.evaluator import Depth, EvaluationJob, Evaluator, Prepared
+from agentcompile.evaluation.evaluator import EvaluationJob, Evaluator, Prepared
 from agentcompile.events import Emit, RoundsProgress, TrialFinished, Warned
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Candidate
+from agentcompile.ir.template import Candidate, Depth
 from agentcompile.ir.trial import Choice, Kernel, Part, Rejected, Trial
 from agentcompile.system.notes import Notes
 from agentcompile.tuning.jobs import JobMaker

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from agentcompile import validate
 from agentcompile.catalog.aliases import ALIASES, formerly
-from agentcompile.evaluation.jobs import Depth, EvaluationJob
+from agentcompile.evaluation.jobs import EvaluationJob
 from agentcompile.ir.digest import Json, digest, digest_files
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Candidate, Template
+from agentcompile.ir.template import Candidate, Depth, Template
 from agentcompile.ir.trial import Cancelled, Crashed, Disturbed, Impossible, Measured, TimedOut, Trial, Verdict
 from agentcompile.materialize import specialise
 from agentcompile.measure import POLICY

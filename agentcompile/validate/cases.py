@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from agentcompile.ir.region import Port, Region
+from agentcompile.ir.template import Depth
 from agentcompile.validate.choices import chooser_of, columns
 from agentcompile.validate.coverage import lengths, rows
-from agentcompile.validate.tolerance import Depth
 from agentcompile.validate.worn import PLACES, UNEVEN
 
 Style = Literal[

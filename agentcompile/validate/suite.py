@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.region import Port, Region
+from agentcompile.ir.template import Depth
 from agentcompile.ir.trial import NumericReport
 from agentcompile.ops import reference
 from agentcompile.ops.reference import DTYPES
@@ -34,7 +35,7 @@ from agentcompile.validate.propagate import Drawn, propagate
 from agentcompile.validate.rig import Instruments, Result, Rig, Run, Serial, TestedKernel, in_place, side_by_side
 from agentcompile.validate.sweep import Sweeper
 from agentcompile.validate.tally import Tally
-from agentcompile.validate.tolerance import ROUNDOFF, TINY, DeclaredArithmetic, Depth, rounding
+from agentcompile.validate.tolerance import ROUNDOFF, TINY, DeclaredArithmetic, rounding
 from agentcompile.validate.walk import Walker
 
 _SIDES: dict[Depth, tuple[Fence, ...]] = {

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from agentcompile.ir.digest import Json
 from agentcompile.ir.template import Accumulation
-
-Depth = Literal["search", "length", "accept"]
-"""How much of the correctness suite runs: a handful of cases, all of it, or, for kernels that are made anew for every
-number of tokens of a chunk, at numbers other than the usual one, all of it with a third of the cases.
-"""
 
 ROUNDOFF: dict[str, float] = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp32": 2.0**-24, "fp64": 2.0**-53}
 """Unit roundoff u: the largest relative error of one rounding to nearest."""

@@ -15,7 +15,7 @@ from agentcompile.ir.model import ModelInfo
 from agentcompile.ir.program import Program
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency, Target
-from agentcompile.ir.template import Accumulation, Source
+from agentcompile.ir.template import Accumulation, Depth, Source
 from agentcompile.ir.timing import Samples
 from agentcompile.ir.trial import BuildFailed, Check, Disturbed, NumericReport, TimedOut
 from agentcompile.ir.whole import Walk
@@ -87,7 +87,7 @@ class Validate:
     """The region at other numbers of tokens, at which the kernel must be right too."""
     chunk: tuple[Region, ...] = ()
     """The region of any number of tokens, where that is open, for launches at many of them; at most one."""
-    depth: Literal["search", "length", "accept"]
+    depth: Depth
     launches: int = 0
     """The number of launches in a row at the end, with every result compared."""
 

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentcompile.evaluation.jobs import Depth
 from agentcompile.evaluation.machine import this_machine
-from agentcompile.ir.template import Language
+from agentcompile.ir.template import Depth, Language
 from agentcompile.options import resolve
 from agentcompile.tuning.trial_database import evaluation_digest
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from agentcompile.build import Binary, compile
 from agentcompile.check import check, errors
 from agentcompile.evaluation.evaluator import ACCEPT_REPEATS, WorkerEvaluator
-from agentcompile.evaluation.jobs import Depth, EvaluationJob, Prepared
+from agentcompile.evaluation.jobs import EvaluationJob, Prepared
 from agentcompile.evaluation.machine import Machine
 from agentcompile.evaluation.work import validation
+from agentcompile.ir.template import Depth
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, TimedOut, Verdict
 from agentcompile.ops.layouts import fits
 from agentcompile.system.probe import cpus_at_once

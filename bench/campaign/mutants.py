@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Literal
 
 from agentcompile.errors import AgentCompileError
-from agentcompile.evaluation.jobs import Depth
 from agentcompile.evaluation.machine import Machine, this_machine
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Language
+from agentcompile.ir.template import Depth, Language
 from agentcompile.options import resolve
 from agentcompile.tuning.trial_database import evaluation_digest
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.region import Region
+from agentcompile.ir.template import Depth
 from agentcompile.ops import reference
 from agentcompile.validate import DeclaredArithmetic, validate
-from agentcompile.validate.tolerance import Depth
 from tests.kernels.float32 import Run, eager
 from tests.kernels.remembered import Remembered
 from tests.templates.shapes import Extents, region

@@ -67,11 +67,6 @@ WRONG: dict[str, tuple[str, Extents, str, str]] = {
 """A template, its extents, a text in it and what takes its place."""
 
 
-@pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("store"))
-
-
 @pytest.fixture(autouse=True)
 def _one_torch_thread() -> None:
     torch.set_num_threads(1)

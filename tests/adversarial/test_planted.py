@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from agentcompile.ir.region import Region
-from agentcompile.ir.template import Params
+from agentcompile.ir.template import Depth, Params
 from agentcompile.ir.trial import NumericReport
 from agentcompile.validate import DeclaredArithmetic, validate
-from agentcompile.validate.tolerance import Depth
 from tests.adversarial.expectations import (
     ATTENTION,
     LINEAR,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from agentcompile.evaluation.evaluator import Baseline, Limits, Prepared, WorkerEvaluator
-from agentcompile.evaluation.jobs import Depth, EvaluationJob
-from agentcompile.ir.template import Source
+from agentcompile.evaluation.jobs import EvaluationJob
+from agentcompile.ir.template import Depth, Source
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Crashed, Incorrect, Verdict
 from agentcompile.validate.endurance import missing_launches

@@ -20,13 +20,14 @@ from agentcompile.advice.ledger import Ceilings, Ledger
 from agentcompile.advice.wire import ModelRequest, Reply, WireError
 from agentcompile.build import Binary
 from agentcompile.capture.cached import load_model
-from agentcompile.evaluation.evaluator import Baseline, Depth, EvaluationJob, Prepared
+from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Prepared
 from agentcompile.evaluation.machine import this_machine
 from agentcompile.events import AdviceTaken, silent
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.digest import digest
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Ceiling, Residency
+from agentcompile.ir.template import Depth
 from agentcompile.ir.timing import Clock, Round, Samples
 from agentcompile.ir.trial import BuildFailed, NumericReport, Trial, Verdict
 from agentcompile.lockfile.files import render_lock

@@ -12,14 +12,13 @@ from torch import Tensor
 from agentcompile.capture.batched import batched
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Regime, Region
-from agentcompile.ir.template import ParamValue
+from agentcompile.ir.template import Depth, ParamValue
 from agentcompile.ir.trial import NumericReport
 from agentcompile.regions.partition import partition
 from agentcompile.runtime import library
 from agentcompile.validate import DeclaredArithmetic, insensitive, validate
 from agentcompile.validate.cases import Case, cases
 from agentcompile.validate.inputs import Generator
-from agentcompile.validate.tolerance import Depth
 from tests.kernels.float32 import Run, eager, float32, sums
 from tests.kernels.remembered import Remembered
 from tests.templates.shapes import KINDS, Extents, region

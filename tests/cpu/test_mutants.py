@@ -19,9 +19,9 @@ from agentcompile.bench.campaign.subjects import Subject
 from agentcompile.build import compile
 from agentcompile.build.binary import Binary
 from agentcompile.build.toolchain import find_toolchain
-from agentcompile.evaluation.jobs import Depth, EvaluationJob, Prepared
+from agentcompile.evaluation.jobs import EvaluationJob, Prepared
 from agentcompile.evaluation.machine import Machine
-from agentcompile.ir.template import Launch, Source
+from agentcompile.ir.template import Depth, Launch, Source
 from agentcompile.ir.trial import NumericReport, Verdict
 from agentcompile.materialize import specialise
 from agentcompile.space import Space

@@ -12,6 +12,7 @@ from torch import Tensor
 from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.graph import DType, Phase, concrete
 from agentcompile.ir.region import Regime, Region
+from agentcompile.ir.template import Depth
 from agentcompile.ir.trial import NumericReport
 from agentcompile.ops import reference
 from agentcompile.regions.partition import partition
@@ -21,7 +22,7 @@ from agentcompile.validate.arena import GuardedArena, fingerprint, poison
 from agentcompile.validate.cases import cases, rounds_sums
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.propagate import propagate
-from agentcompile.validate.tolerance import ROUNDOFF, Depth
+from agentcompile.validate.tolerance import ROUNDOFF
 from tests.kernels.float32 import eager, float32, sums
 from tests.kernels.regions_for import KINDS, region_for
 from tests.kernels.remembered import Remembered
@@ -228,10 +229,9 @@ def test_attention_over_a_power_of_two_of_equal_scores_is_exact() -> None:
 
 def test_an_operator_without_a_rule_gets_a_numeric_bound_and_the_report_says_so() -> None:
     region = region_for("tanh")
-    body = region.body
     attrs = (("template", '{"args": [{"$": 0}], "kwargs": {}}'),)
-    node = replace(body.nodes[0], op="aten.sinh.default", attrs=attrs)
-    unknown = replace(region, body=replace(body, nodes=(node,)))
+    node = replace(region.body.nodes[0], op="aten.sinh.default", attrs=attrs)
+    unknown = replace(region, body=replace(region.body, nodes=(node,)))
 
     def run(buffers: Mapping[str, Tensor]) -> None:
         buffers["y"].copy_(torch.sinh(buffers["x"].float()))

@@ -14,11 +14,10 @@ from agentcompile.build.toolchain import Toolchain
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Params, Template
+from agentcompile.ir.template import Depth, Params, Template
 from agentcompile.runtime.driver import Module
 from agentcompile.system.probe import probe_cuda
 from agentcompile.system.store import Store
-from agentcompile.validate.tolerance import Depth
 from agentcompile.worker.gpu_launch import device_runner
 from tests.templates.shapes import Extents, region
 from tests.templates.suite import CATALOG, FAMILIES, build, chunk_of, failed, legal, odd, problems

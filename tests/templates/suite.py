@@ -12,7 +12,7 @@ from agentcompile.catalog import load
 from agentcompile.ir.graph import DType
 from agentcompile.ir.region import Region
 from agentcompile.ir.target import Target
-from agentcompile.ir.template import Candidate, Params, Source, Template
+from agentcompile.ir.template import Candidate, Depth, Params, Source, Template
 from agentcompile.ir.trial import Finding
 from agentcompile.materialize import specialise
 from agentcompile.ops.layouts import LAYOUTS, fits
@@ -22,7 +22,6 @@ from agentcompile.system.store import Store
 from agentcompile.validate import DeclaredArithmetic, validate
 from agentcompile.validate.production import House, Late
 from agentcompile.validate.rig import Run
-from agentcompile.validate.tolerance import Depth
 from tests.kernels.remembered import Remembered
 from tests.templates.shapes import CHUNK, CHUNK_KINDS, Extents, region
 

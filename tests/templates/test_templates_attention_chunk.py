@@ -37,11 +37,6 @@ CASES: dict[str, tuple[str, Extents]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("store"))
-
-
 @dataclass(frozen=True)
 class Prompt:
     """What a model would hand to attention for every position of the context, and the caches before."""

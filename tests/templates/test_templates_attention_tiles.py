@@ -37,11 +37,6 @@ CASES: dict[str, tuple[str, Extents]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("store"))
-
-
 def built_of(workshop: Workshop, name: str, change: tuple[str, str] | None = None) -> tuple[Built, Extents, bool]:
     id, at = CASES[name]
     made = workshop.build(CATALOG.get(id, at.dtype), at, target=workshop.having(*AMX), change=change)

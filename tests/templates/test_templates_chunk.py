@@ -32,11 +32,6 @@ CASES = [(id, dtype) for id in (*SMALL, *LAST) for dtype in DTYPE]
 PIECES = ((TOKENS - 1, 1), (1, 2, 15, 33, 17, 100, 88))
 
 
-@pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("store"))
-
-
 def built_of(workshop: Workshop, id: str, dtype: DType) -> Built:
     """A template at a width that no vector divides, with rows beyond the last tile, an offset and a bias."""
     template = CATALOG.get(id, dtype)

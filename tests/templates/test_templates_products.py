@@ -124,11 +124,6 @@ def build(
     return workshop.build(template, odd(template.region, dtype), params=params, target=target, change=change)
 
 
-@pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("store"))
-
-
 def run(workshop: Workshop, built: Built, drawn: Drawn, begin: int, n: int, threads: int = 2) -> Tensors:
     """One chunk's outputs; buffers and workspaces have room for its tokens alone, and NaN before and behind it."""
     buffers, dtype = drawn.part(begin, n, built), DTYPES[built.region.ports[0].dtype]

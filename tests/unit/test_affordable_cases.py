@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agentcompile.ir.region import Region
+from agentcompile.ir.template import Depth
 from agentcompile.validate.cases import cases, many
-from agentcompile.validate.tolerance import Depth
 from tests.templates.shapes import Extents, region
 
 
