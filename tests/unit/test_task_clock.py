@@ -131,7 +131,7 @@ def arm_of(table: Table, kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> Any
     return arm
 
 
-@pytest.mark.parametrize("late", [[False] * 8, [False, False, True, False, False, False]], ids=["quiet", "stalled"])
+@pytest.mark.parametrize("late", [[False] * 8, [False] * 3 + [True] + [False] * 4], ids=["quiet", "stalled"])
 def test_changes_that_are_listed_once_are_made_once_though_the_machine_stood_still(
     late: Sequence[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +141,33 @@ def test_changes_that_are_listed_once_are_made_once_though_the_machine_stood_sti
     assert arm.tally.ok
     assert all(table.examined)
     assert len(table.examined) == late.count(True) + 1
+
+
+class Looks(Stirred):
+    """A kernel that does nothing where its results look right; every other look at the changes alone is delayed."""
+
+    def __init__(self, table: Table, work_ns: int) -> None:
+        super().__init__(table, [False] * 100)
+        self._work_ns, self._alone = work_ns, 0
+
+    def interval(self, batch: int, *, stirred: bool = False, launched: bool = True, shown: bool = False) -> Interval:
+        super().interval(batch, stirred=stirred, launched=launched, shown=shown)
+        if not stirred:
+            return Interval(ns=50 * batch, waited_ns=0)
+        if launched:
+            return Interval(ns=(4_000 + self._work_ns) * batch, waited_ns=0)
+        self._alone += 1
+        return Interval(ns=(40_000 if self._alone % 2 else 4_000) * batch, waited_ns=0)
+
+
+@pytest.mark.parametrize(("work_ns", "right"), [(100, True), (10_000, False)])
+def test_a_busy_moment_in_the_changes_alone_allows_a_kernel_no_more(
+    work_ns: int, right: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table()
+    arm = arm_of(table, Looks(table, work_ns), monkeypatch)
+    arm._stirred(40)
+    assert arm.tally.ok == right
 
 
 class Moved(Stirred):
