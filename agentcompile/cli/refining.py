@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import get_args
 
 from agentcompile import __version__, arguments
@@ -209,12 +210,16 @@ def _shown(
 
             promoted = str(promote_node(outcome.nodes, best.id, subject, options.written))
             screen.text(f"promoted: {promoted}; {views.promoted(subject)}")
-        else:
-            screen.text(f"keep it as a template: agentcompile refine promote {folder.path} {best.id}")
     found = views.summary(outcome.entries, subject, stopped=outcome.stopped, spent=spent)
     found |= {"run": str(folder.path), "promoted": promoted or None, "silence": _silence(team, outcome) or None}
     folder.keep_summary(found)
     screen.json(found)
+    if best is None:
+        screen.next(f"agentcompile refine show {quote(str(folder.path))}")
+    elif not promoted:
+        screen.next(f"agentcompile refine promote {quote(str(folder.path))} {best.id}")
+    elif not subject.task:
+        screen.next(f"agentcompile compile {quote(options.model)}")
 
 
 def _silence(team: Listener, outcome: Outcome) -> str:

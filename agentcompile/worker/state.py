@@ -33,8 +33,9 @@ _A_THREADS_SHARE = 1 << 15
 """Elements of an elementwise operator for which PyTorch uses another thread."""
 _ENDING_S = 0.2
 """How long a thread that PyTorch no longer needs may take to end, in seconds."""
-_SAME = 3
-"""How often the threads are the same in a row, a millisecond apart, where none is about to end."""
+_SAME = 20
+"""How often the threads are the same in a row, a millisecond apart, where none is about to end: on a busy machine one
+that ends waits a time slice or two for a core."""
 _LIMITS = tuple(sorted(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")))
 _A_LIBRARYS_MAPPINGS = 64
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)

@@ -8,6 +8,7 @@ command takes finished searches over from it, unless the code of a strategy or t
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import digest_files
 from agentcompile.system.probe import cpus_at_once, probe
 
-from ..harness.records import nameless, revision
+from ..harness.records import nameless, revision, say_next
 from . import advising, peer, tables
 from .files import figure, read_result, write_beside, write_result
 from .pool import Cell, curves
@@ -206,6 +207,8 @@ def show(study: Study, out: Path | None, *, as_json: bool) -> int:
         _write(study, out)
         _write_beside(study, out)
     print(json.dumps(encode(study), indent=1) if as_json else "\n".join(tables.report(study)))
+    if out is not None and not as_json:
+        say_next(f"open {shlex.quote(str(out.with_suffix('.md')))}, the same with its figure")
     return ExitCode.OK
 
 
@@ -267,6 +270,4 @@ def _check_out(out: Path | None) -> None:
 
 def words(arguments: Sequence[str]) -> tuple[str, ...]:
     """Return a command's words quoted for a shell where they need it."""
-    import shlex
-
     return tuple(shlex.quote(word) for word in arguments)

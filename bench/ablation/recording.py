@@ -18,6 +18,7 @@ import gzip
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shlex import quote
 
 from agentcompile.cli.paragraphs import Paragraphs
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -37,7 +38,7 @@ from agentcompile.tuning.trial_database import evaluation_digest
 
 from ..harness.ledger import Ledger
 from ..harness.numbers import seconds
-from ..harness.records import nameless, revision
+from ..harness.records import nameless, revision, say_next
 from .agreement import agreement
 from .card import card
 from .measuring import Recorder, Whole
@@ -98,7 +99,11 @@ def run(arguments: Sequence[str]) -> int:
                     break
                 write(folder, name, prepared, task, whole, arguments)
                 part.unlink(missing_ok=True)
-    return ExitCode.UNDECIDED if left_over else ExitCode.OK
+    if left_over:
+        return ExitCode.UNDECIDED
+    if not asked.build_only:
+        say_next(f"agentcompile ablate --space {quote(str(asked.out))}/NAME.json.gz --out study.json")
+    return ExitCode.OK
 
 
 def _recordings(folder: Path, seed: int, *, twice: bool) -> Sequence[tuple[Path, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,11 @@ def write_record(
     record = {"format": 1, "command": command, **begun, "machine": encode(target), **found}
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def say_next(command: str) -> None:
+    """Print to stderr which command follows a result."""
+    print(f"next: {command}", file=sys.stderr, flush=True)
 
 
 def nameless(words: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shlex import quote
 
 from agentcompile.catalog.decode import hint_of
 from agentcompile.checkpoint.convert import name_of
@@ -24,6 +25,7 @@ from ..harness.course import Course, add_cutting, say
 from ..harness.found import Samples
 from ..harness.identity import WorkloadJob
 from ..harness.rates import wait_for_calm
+from ..harness.records import say_next
 from ..harness.result import Case
 from ..harness.trial import Setup
 from ..harness.workload import Workload
@@ -82,7 +84,8 @@ def run(
         screen.table(table)
         screen.text("")
     also = f", {len(kept)} locks in {_locks_beside(asked.out).name}" if kept else ""
-    say(f"wrote {asked.out} and {beside.name}{also}; agentcompile bench report {asked.out} draws it")
+    say(f"wrote {asked.out} and {beside.name}{also}")
+    say_next(f"agentcompile bench report {quote(str(asked.out))}")
     return ExitCode.OK
 
 

@@ -40,7 +40,7 @@ from agentcompile.tasks.timing import COMPILED
 from ..harness.course import say
 from ..harness.ledger import Ledger
 from ..harness.numbers import at_least
-from ..harness.records import revision, write_record
+from ..harness.records import revision, say_next, write_record
 from .gates import Opens, opener
 from .plot import draw
 from .result import FORMAT, KIND, Study
@@ -272,4 +272,6 @@ def _show(study: Study, out: Path | None) -> int:
         say(f"no figure: {error}; pip install 'agentcompile[bench]'")
     except OSError as error:
         raise environment_error(error, out) from error
+    else:
+        say_next(f"open {shlex.quote(str(out.with_suffix('.svg')))}, its figure")
     return ExitCode.OK

@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 from agentcompile.errors import AgentCompileError, ExitCode
 
 from ..harness.means import with_totals
+from ..harness.records import say_next
 from ..harness.result import read_result
 from . import plots
 from .markdown import markdown
@@ -40,6 +42,7 @@ def run(arguments: Sequence[str]) -> int:
         print(folder / name)
     if lacking:
         print(f"no plots: {lacking}")
+    say_next(f"open {quote(str(folder / 'report.html'))} in a browser")
     return ExitCode.OK
 
 

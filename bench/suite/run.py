@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from agentcompile.catalog.decode import hint_of
 from agentcompile.cli.paragraphs import Paragraphs
@@ -32,6 +33,7 @@ from ..harness.engines import ENGINES
 from ..harness.found import widened
 from ..harness.identity import WorkloadJob
 from ..harness.rates import CALM_SHARE, FED_SHARE, LONG_S, TRIES, WARM_TOKENS, note_of, wait_for_calm
+from ..harness.records import say_next
 from ..harness.result import Case
 from ..harness.trial import CHECKED_TOKENS, LEAST_S, LLAMA, NO_LLAMA, VLLM, Setup, vllm_lacks
 from ..harness.twins import fault, kind_of
@@ -132,10 +134,11 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
         )
         file.remove()
     print("\n".join(_table(result.cases)))
-    say(f"wrote {asked.out} and {beside.name}; agentcompile bench report {asked.out} draws it")
+    say(f"wrote {asked.out} and {beside.name}")
     breaches = committed.breaches(result, committed.load_bounds() if asked.bounds or suite.bounds else None)
     for breach in breaches:
         say(f"{_SAID[breach.code]}: {breach.text}")
+    say_next(f"agentcompile bench report {quote(str(asked.out))}")
     return committed.worst(breaches)
 
 

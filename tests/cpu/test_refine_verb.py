@@ -155,13 +155,14 @@ def test_a_replay_with_sockets_closed_makes_the_same_tree_and_promotes_its_best(
     assert len(refined.server.requests) == before
     (folder,) = (home / "templates/mul").iterdir()
     assert f"promoted: {folder}" in done.out
+    assert done.err.splitlines()[-1].startswith("next: agentcompile compile "), "the kernel is one more candidate"
 
 
 def test_a_promoted_kernel_is_one_more_candidate_and_says_who_wrote_it(refined: Refined, tmp_path: Path) -> None:
     best = json.loads(refined.done.out)["admissible"]
     home = tmp_path / "home"
     shutil.copytree(refined.home / "cache", home / "cache")
-    assert "keep it as a template" not in refined.done.out, "it is JSON"
+    assert "next: " not in refined.done.out + refined.done.err, "it is JSON"
 
     def candidates() -> int:
         done = flows.verb(home, "inspect", refined.model, "--context", CONTEXT, "--threads", THREADS, "--json")

@@ -178,7 +178,8 @@ def test_the_command_prints_a_table_writes_its_files_and_shows_them_again(
     space, out = write(tmp_path / "small.json", cache(TIMES)), tmp_path / "r.json"
     words = ["--space", str(space), "--strategies", "random; halving", "--strategies", "exhaustive"]
     assert run([*words, "--seeds", "3", "--budget", "7", "--jobs", "1", "--out", str(out)]) == 0
-    text = capsys.readouterr().out
+    text, said = capsys.readouterr()
+    assert said.splitlines()[-1] == f"next: open {out.with_suffix('.md')}, the same with its figure"
     assert "small (a device): 8 points, 2 failed, 2 within 5 %, 1 within 2 %, best 1 ms" in text
     assert [line.split()[0] for line in text.splitlines()[2:5]] == ["random", "halving", "exhaustive"]
     assert "failed points count as evaluations" in text

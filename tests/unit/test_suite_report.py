@@ -347,8 +347,9 @@ def test_the_report_is_a_folder_beside_the_result(tmp_path: Path, capsys: pytest
     write_result(tmp_path / "found.json", RESULT)
     assert run([str(tmp_path / "found.json")]) == ExitCode.OK
     folder = tmp_path / "found-report"
-    written = {Path(line) for line in capsys.readouterr().out.splitlines()}
-    assert written == set(folder.iterdir())
+    said = capsys.readouterr()
+    assert {Path(line) for line in said.out.splitlines()} == set(folder.iterdir())
+    assert said.err.splitlines()[-1] == f"next: open {folder / 'report.html'} in a browser"
     text = (folder / "report.md").read_text(encoding="utf-8")
     shown = re.findall(r"!\[.*\]\((.*)\)", text)
     assert len(shown) == 4
