@@ -53,7 +53,7 @@ class PromptWalker:
             self._region, of.facts, self._parameters, seed=of.seed, tokens=tokens, longest=longest
         )
         self._hide()
-        paths = starts(self._prompt.slots, tokens, 0, of.seed)
+        paths = starts(self._prompt.slots, tokens, 0, 0.0, of.seed)
         for path in paths if self._chunk is None else (paths[0], paths[-1])[: len(paths)]:
             for begin in path:
                 self._step(begin, tokens)

@@ -40,6 +40,11 @@ LONG = Plot(
     kind="rope-attention-decode",
     extents=(("context", 2048), ("heads", 2), ("kv_heads", 1), ("head_dim", 64)),
 )
+WIDE = Plot(
+    kind="rope-attention-decode",
+    extents=(("context", 2048), ("heads", 48), ("kv_heads", 8), ("head_dim", 128)),
+)
+"""As many heads as a large model has: a walk over all its lengths would cost too much."""
 TALL = Plot(kind="embedding", extents=(("vocab", 5000), ("hidden", 83)))
 CHOOSING = Plot(kind="linear-argmax", extents=(("hidden", 96), ("rows", (1001,))))
 CROWDED = Plot(kind="linear-argmax", extents=(("hidden", 96), ("rows", (4096,))))
@@ -104,6 +109,7 @@ UNSEEN: tuple[Wrong, ...] = (
         stores_beside_once=("state",),
         clamps_old_values=ROW[:2],
     ),
+    *_all(WIDE, COVERAGE, past_a_thousand=ROW[:2], behind_a_third=ROW[:2]),
     *_all(LONG, INFINITE, one_exponent=("non-finite",)),
     *_all(LONG, ALGORITHM, forgets_one=("non-finite",), lasts_alone=("element", "row-rms")),
     *_all(LONG, NARROW, few_terms=("element",), fifth_term=("element",)),

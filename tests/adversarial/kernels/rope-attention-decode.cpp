@@ -345,6 +345,8 @@ KERNEL(wrong_between_parts) {  // a part begins one slot late unless eight divid
     long n = a.positions[0] + 1;
     plain(a, rank, size, {.skip = n > 70 && n % 8 == 5 ? n / 8 * 4 : -1});
 }
+KERNEL(wrong_past_a_thousand) { plain(a, rank, size, {.skip = a.positions[0] == 1060 ? 353 : -1}); }
+KERNEL(wrong_behind_a_third) { plain(a, rank, size, {.skip = a.positions[0] == 683 ? 400 : -1}); }
 KERNEL(wrong_slot_left_stale) {
     long n = a.positions[0];
     for (long kv = rank; kv < kv_heads; kv += size) {
