@@ -39,7 +39,7 @@ def specialise(template: Template, region: Region, params: Params, target: Targe
     order, or `NULL` when the region lacks it. The geometry of a launch becomes numbers.
 
     Raises:
-        AgentCompileError: a count has no value or is negative.
+        AgentCompileError: a count has no value or is negative, or a tensor map's extent is no number.
         KeyError: the language is not in `PROLOGUES`.
     """
     names = scope(region, target, params)
@@ -84,12 +84,19 @@ def _resolved(launch: Launch, template: Template, region: Region, names: Mapping
         shared_bytes=number("shared_bytes", launch.shared_bytes),
         cluster=tuple(number("cluster", text) for text in launch.cluster),
         maps=tuple(
-            _mapped(one, port, number("maps", one.box)) for one in launch.maps for port in region.family(one.of)
+            _mapped(one, port, number("maps", one.box), f"{template.id}: {launch.entry}")
+            for one in launch.maps
+            for port in region.family(one.of)
         ),
     )
 
 
-def _mapped(one: TensorMap, port: Port, box: str) -> TensorMap:
+def _mapped(one: TensorMap, port: Port, box: str, what: str) -> TensorMap:
+    if not all(str(extent).isdecimal() for extent in port.shape):
+        shape = ", ".join(map(str, port.shape))
+        raise AgentCompileError(
+            f"{what}: a tensor map of {port.name} with the extents {shape}", hint="specialise it for one length"
+        )
     *outer, columns = (int(extent) for extent in port.shape)
     return replace(one, of=port.name, box=box, rows=math.prod(outer), columns=columns)
 

@@ -46,6 +46,14 @@ def test_a_resolved_map_has_the_extents_of_its_port_and_the_rows_of_a_box() -> N
     assert (w.of, w.box, w.rows, w.columns) == ("w", "64", 24, 64)
 
 
+def test_a_map_of_a_chunk_that_serves_every_length_is_refused_in_words() -> None:
+    region = linear_region(hidden=64, rows=24)
+    open_ended = replace(region, ports=tuple(replace(port, shape=("T", *port.shape[1:])) for port in region.ports))
+    with pytest.raises(AgentCompileError, match="gemv: a tensor map of x with the extents T, 1, 64") as caught:
+        specialise(template(), open_ended, PARAMS, GPU)
+    assert caught.value.hint
+
+
 def test_a_kernel_gets_its_maps_behind_its_pointers_and_knows_the_rows_of_a_box() -> None:
     text = specialise(template(), linear_region(hidden=64, rows=24), PARAMS, GPU).text
     assert "struct alignas(64) TensorMap" in text
