@@ -1,13 +1,14 @@
 """Pictures of the terminal app for docs/app.md: screens of a recorded run at three sizes, in four themes.
 
-`just pictures` draws them anew in docs/pictures; `--check` says whether one of them is missing. The run is the recorded
-one of the tests, so that a picture changes only when the app does.
+`just pictures` draws them anew; `--check` draws them too, and names the files that are not what the app shows now. The
+run is the recorded one of the tests, so that a picture changes only when the app does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import lzma
+import os
 import re
 import sys
 import tempfile
@@ -28,6 +29,8 @@ from agentcompile.runs.session import EVENTS, OPTIONS, options_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "pictures"
+FIRST = ROOT / "tui" / "screen.svg"
+"""The picture at the top of README.md and docs/app.md."""
 RUN = ROOT / "tests" / "tui" / "runs" / "finished.jsonl.xz"
 
 FONTS = "DejaVu Sans Mono, Menlo, Consolas, monospace"
@@ -52,6 +55,9 @@ PICTURES = (
     Picture("review-120x36-light", ("3",), (120, 36), "light"),
     Picture("tune-80x24-contrast", ("2",), (80, 24), "contrast"),
 )
+
+SHOWN_FIRST = "tune-120x36-dark"
+"""The picture that `FIRST` shows."""
 
 
 def _refused(page: Start) -> Session | str:
@@ -85,18 +91,32 @@ def _with_fonts_here(svg: str) -> str:
     return re.sub(r"font-family: [^;]*Fira Code[^;]*;", f"font-family: {FONTS};", own)
 
 
-def main() -> int:
-    """Draw every picture, or with `--check` only look for them; return an exit code."""
-    if "--check" in sys.argv[1:]:
-        return int({f"{one.name}.svg" for one in PICTURES} != {path.name for path in FOLDER.glob("*.svg")})
-    FOLDER.mkdir(exist_ok=True)
+def _all_drawn() -> dict[Path, str]:
+    """Return every picture by its file."""
+    found: dict[Path, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder)
         options = Options(model="bench/models/sample", out="sample.lock.toml")
         (run / OPTIONS).write_bytes(options_bytes(encode(options)))
         (run / EVENTS).write_bytes(lzma.decompress(RUN.read_bytes()))
         for picture in PICTURES:
-            (FOLDER / f"{picture.name}.svg").write_text(asyncio.run(_drawn(picture, run)), encoding="utf-8")
+            found[FOLDER / f"{picture.name}.svg"] = asyncio.run(_drawn(picture, run))
+    return {FIRST: found[FOLDER / f"{SHOWN_FIRST}.svg"], **found}
+
+
+def main() -> int:
+    """Write every picture, or with `--check` compare the files with what would be written; return an exit code."""
+    os.environ.pop("NO_COLOR", None)
+    drawn = _all_drawn()
+    if "--check" in sys.argv[1:]:
+        there = {path: path.read_text(encoding="utf-8") for path in {FIRST, *FOLDER.glob("*.svg")} if path.exists()}
+        wrong = sorted(path for path in {*drawn, *there} if drawn.get(path) != there.get(path))
+        for path in wrong:
+            sys.stderr.write(f"{path.relative_to(ROOT)}: not what the app shows now; `just pictures` draws it\n")
+        return int(bool(wrong))
+    FOLDER.mkdir(exist_ok=True)
+    for path, svg in drawn.items():
+        path.write_text(svg, encoding="utf-8")
     return 0
 
 

@@ -13,12 +13,9 @@ from agentcompile.ir.trial import Kernel
 
 from . import confirming, forms
 from .decided import approval_of
-from .scene import Ask, Call, Scene, Send, Step, View, What
+from .scene import WORKS, Ask, Call, Scene, Send, Step, View, What
 from .screen import Act, Does, Group, ScreenSpec, key_of
 from .trials import SEVERAL, latest, placed, region_of
-
-WORKS = ("live", "paused")
-"""The lives of a run that a compiler works on."""
 
 
 def target_of(scene: Scene, view: View, screen: ScreenSpec) -> str:
@@ -90,7 +87,7 @@ def _paused(scene: Scene, view: View, screen: ScreenSpec) -> Step:
 
 def _not_paused(scene: Scene, view: View, screen: ScreenSpec) -> str:
     ended = scene.life not in WORKS and scene.state.status == "finished"
-    return unchangeable(scene) or ("The run is finished." if ended else "")
+    return unchangeable(scene) or ("The run is done." if ended else "")
 
 
 def _asks(name: str, title: str) -> Does:

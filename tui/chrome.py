@@ -7,42 +7,46 @@ from collections.abc import Sequence
 from agentcompile.events import FlowStage
 from agentcompile.ir.trial import CONTENDED
 from agentcompile.runs.progress import TIMED, StageRow, State
-from agentcompile.runs.tables import duration
+from agentcompile.runs.status import Status, status_of
+from agentcompile.runs.tables import duration, stage_name
 
 from .ink import Ink, Line, Span, Style, line
-from .scene import Scene
+from .scene import WORKS, Scene
 from .screen import Screens, ScreenSpec
 
 FLOW: tuple[FlowStage, ...] = (
     "capture", "probe", "partition", "space", "advise", "search", "choose", "cover", "admit", "verify", "lock",
 )  # fmt: skip
-_SHORT = {"partition": "cut", "advise": "advice", "cover": "plan", "admit": "step", "verify": "check"}
-_LIVES: dict[str, Span] = {
-    "live": ("● running", "accent"),
-    "paused": ("‖ paused", "warn"),
-    "lost": ("✗ compiler lost", "bad"),
-    "waiting": ("○ waiting", "dim"),
-    "finished": ("✓ finished", "good"),
-    "failed": ("✗ failed", "bad"),
-    "stopped": ("‖ stopped", "warn"),
-    "review": ("? your review", "warn"),
+_SHORT = {"partition": "cut", "advise": "advice", "admit": "step"}
+"""Stages whose name is shortened where all of them stand in one line."""
+_LOOKS: dict[Status, tuple[str, Style]] = {
+    "running": ("●", "accent"),
+    "paused": ("‖", "warn"),
+    "waiting for review": ("?", "warn"),
+    "stopped": ("‖", "warn"),
+    "interrupted": ("‖", "warn"),
+    "failed": ("✗", "bad"),
+    "done": ("✓", "good"),
 }
+"""The glyph and the style of each status; its word is the one that every front end shows."""
+
+
+def status(scene: Scene) -> Status:
+    """Return how the run or session stands."""
+    return status_of(scene.state, alive=scene.life in WORKS)
 
 
 def life_of(scene: Scene) -> Span:
-    """Return the condition of the run as glyph and word."""
-    state = scene.state
+    """Return the condition of the run or session as glyph and word; of one that is still being read, that it is."""
     if scene.speed:
         return f"▸ again at {scene.speed:g}×", "accent"
     if scene.lock_path and not scene.path:
         return "● a lock", "accent"
-    if scene.life in ("live", "paused", "lost"):
-        return _LIVES[scene.life]
-    if state.failure is not None and state.status == "failed":
-        return _LIVES["stopped" if state.failure.exit_code >= 128 else "failed"]
-    if state.status == "review":
-        return _LIVES["review"]
-    return _LIVES["finished" if state.status == "finished" else "waiting"]
+    if scene.reading and scene.life not in WORKS:
+        return "◌ reading", "dim"
+    word = status(scene)
+    glyph, style = _LOOKS[word]
+    return f"{glyph} {word}", style
 
 
 def title(scene: Scene, width: int, ink: Ink) -> Line:
@@ -143,7 +147,7 @@ def _stage_spans(state: State, rich: int, flow: Sequence[str]) -> list[Span]:
     reached = max((at for at, stage in enumerate(flow) if stage in known), default=-1)
     for at, stage in enumerate(flow):
         row = known.get(stage)
-        name = _SHORT.get(stage, stage)
+        name = _SHORT.get(stage, stage_name(stage))
         if row is None and at < reached:  # a resumed run keeps what an earlier process did
             glyph, style = "✓", "dim"
         elif row is None:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentcompile.checkpoint.names import gguf_at
 from agentcompile.cli.paragraphs import Paragraphs, below
 from agentcompile.cli.render import Screen
 from agentcompile.cli.terminal import nobody
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.options import SETTINGS, Options, resolve, terminal
+from agentcompile.runs.folders import LATEST
 
 from .flags import Flags, as_arguments
 
@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         default="",
         metavar="MODEL | RUN | LOCK",
-        help="a checkpoint directory, a GGUF file, preset:NAME, a run, or a lock",
+        help="a checkpoint directory, a GGUF file, preset:NAME, a lock, or a run: its name, its folder, or latest",
     )
     made.add_argument(
         "--speed", type=float, default=0.0, metavar="X", help="show a past run again, X times as fast as it was"
@@ -106,9 +106,9 @@ def run(arguments: Sequence[str]) -> int:
         )
     recorded = _recorded(asked.curves) if asked.curves is not None else None
     flags = {name: getattr(asked, name) for name in _FLAGS if getattr(asked, name) is not None}
-    if why := nobody():
-        raise AgentCompileError(f"tui: {why}", hint=f"headless: {headless(asked.what, flags)}")
     options = resolve({**flags, "run_dir": asked.run_dir}).options
+    if why := nobody():
+        raise AgentCompileError(f"tui: {why}", hint=f"headless: {headless(asked.what, flags, options.runs)}")
     return _show(asked, options, flags, recorded)
 
 
@@ -118,17 +118,17 @@ def _recorded(path: Path) -> RecordedSearches:
     return read_recorded(path)
 
 
-def headless(what: str, flags: Flags) -> str:
-    """Return the command that does the same without a screen."""
-    given = as_arguments(flags)
-    path = Path(what)
-    if what and (path / "options.json").exists():
-        return shlex.join(["agentcompile", "runs", "status", what])
-    if what and (path / "session.json").exists():
-        return shlex.join(["agentcompile", "refine", "show", what])
-    if what and path.is_file() and gguf_at(path) is None:
-        return shlex.join(["agentcompile", "replay", what])
-    return shlex.join(["agentcompile", "compile", what or "MODEL", *given])
+def headless(what: str, flags: Flags, runs: Path) -> str:
+    """Return the command that does the same without a screen; `what` may be the name of a run among `runs`."""
+    from .finding import meaning
+
+    compiles = ["compile", what or "MODEL", *as_arguments(flags)]
+    try:
+        kind = meaning(what, runs)[0] if what else "model"
+    except AgentCompileError:  # the command says what is wrong with the name
+        kind = "run" if what == LATEST else "model"
+    commands = {"run": ["runs", "status", what], "refine": ["refine", "show", what], "lock": ["replay", what]}
+    return shlex.join(["agentcompile", *commands.get(kind, compiles)])
 
 
 def speaks_unicode() -> bool:

@@ -11,11 +11,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentcompile.checkpoint.names import is_here
-from agentcompile.errors import AgentCompileError
+from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import clean, decode
 from agentcompile.ir.codec import CodecError
 from agentcompile.runs import progress
@@ -82,6 +82,8 @@ def why_gone(run: Path, said: Sequence[str]) -> str:
 
 _ERRORS = ("error: ", "hint: ")
 """How the command line begins the lines of an error."""
+_SAID = 2_000
+"""Characters of a verb's stderr that are read."""
 
 
 class LockRunner:
@@ -135,13 +137,36 @@ class LockRunner:
                 stream.close()
 
 
+RunVerb = Callable[[Sequence[str]], "tuple[int, str, str]"]
+"""Runs a verb of the command line in a process, and returns its exit code, stdout and stderr."""
+
+
+def run_verb(arguments: Sequence[str]) -> tuple[int, str, str]:
+    """Run a verb of this installation in a process of its own, because it may import what a screen does not.
+
+    Raises:
+        AgentCompileError: no process can be started (environment).
+    """  # noqa: DOC501, RUF100
+    try:
+        done = subprocess.run(
+            headless(arguments), stdin=subprocess.DEVNULL, capture_output=True, check=False, text=True
+        )
+    except OSError as error:
+        text = f"no process can be started: {error.strerror or error}"
+        raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="end other processes") from error
+    return done.returncode, done.stdout, done.stderr
+
+
+def refused(code: int, said: str) -> str:
+    """Return why a verb ended with an exit code other than 0, by what it `said` on stderr."""
+    lines = [line for line in clean(said, _SAID, lines=True).splitlines() if line.startswith(_ERRORS)]
+    return "; ".join(lines) or f"it ended with exit code {code}"
+
+
 OPENERS = ("xdg-open", "open")
 """Programs that open a file as a person's desktop would."""
-
-
-def report_of(run: Path) -> Path | None:
-    """Return the newest HTML report in a run directory; None where there is none."""
-    return max(run.glob("*.html"), key=lambda path: path.stat().st_mtime_ns, default=None)
+REPORT = "report.html"
+"""In the run directory: the run as one page, which the app writes before it opens it."""
 
 
 def show(path: Path) -> threading.Thread | None:

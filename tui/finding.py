@@ -15,6 +15,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.events import clean
 from agentcompile.options import SETTINGS, Options
 from agentcompile.runs import session
+from agentcompile.runs.folders import started
 from agentcompile.runs.status import glance
 
 from .start import FIELDS, Found, Start
@@ -32,7 +33,8 @@ What = Literal["model", "run", "refine", "lock"]
 def meaning(argument: str, runs: Path) -> tuple[What, Path]:
     """Return what `argument` names: a checkpoint or GGUF file, a run or a session of `refine`, or a lock.
 
-    Runs and sessions are named by folder, or by name among `runs`.
+    Runs and sessions are named by folder, by name among `runs`, or by `latest`: the run that was started last, as for
+    the other verbs, and where there is no run the session.
 
     Raises:
         AgentCompileError: it names none of these (usage).
@@ -42,7 +44,7 @@ def meaning(argument: str, runs: Path) -> tuple[What, Path]:
     path = Path(argument).expanduser()
     if gguf_at(path) is not None:
         return "model", path.absolute()
-    for folder in (path, runs / argument):
+    for folder in (path, _among(runs, argument)):
         if (folder / session.OPTIONS).exists():
             return "run", folder.absolute()
         if (folder / SETTINGS_FILE).is_file():
@@ -51,8 +53,16 @@ def meaning(argument: str, runs: Path) -> tuple[What, Path]:
         return "lock", path.absolute()
     if (path / "config.json").exists():
         return "model", path.absolute()
+    if argument == session.LATEST:
+        raise AgentCompileError(f"{runs}: no runs", hint="`agentcompile compile MODEL` makes one")
     hint = "give a checkpoint directory, a GGUF file, preset:NAME, a run of `agentcompile runs list`, or a lock"
     raise AgentCompileError(f"{argument}: no model, run or lock", hint=hint)
+
+
+def _among(runs: Path, name: str) -> Path:
+    """Return the folder that `name` means among `runs`; it need not exist."""
+    newest = sessions_in(runs)[-1:] if name == session.LATEST and not session.runs_in(runs) else ()
+    return next(iter(newest), session.named(runs, name))
 
 
 def start_of(options: Options, cwd: Path) -> Start:
@@ -126,8 +136,8 @@ def _about(config: Path) -> str:
 
 
 def _newest(found: list[Found]) -> list[Found]:
-    """Return runs and sessions in one row, the newest first, as their names begin with the time."""
-    return sorted(found, key=lambda one: one.name, reverse=True)
+    """Return runs and sessions in one row, the one that was started last first."""
+    return sorted(found, key=lambda one: started(Path(one.argument)), reverse=True)
 
 
 def _presets() -> list[Found]:

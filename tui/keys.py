@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from .asks import PAUSE, STOP
 from .moving import MOVES
-from .scene import Overlay, Page, Palette, Scene, Step, View
+from .scene import Call, Overlay, Page, Palette, Scene, Step, View
 from .screen import Act, Does, Group, Screens, ScreenSpec, called, shown
 
 GROUPS: dict[Group, str] = {
@@ -31,7 +31,7 @@ def acts(screens: Screens) -> tuple[Act, ...]:
     instead = {act.name: act for act in own}
     app = (
         Act("copy", ("c",), "the command that does the same headlessly, to the clipboard", called("copy")),
-        Act("report", ("O",), "the run's HTML report in a browser, where there is one", called("report")),
+        Act("report", ("O",), "write the run's HTML report and open it in a browser", _reported, _unreported),
         Act("theme", ("t",), "dark, light, the terminal's own colours, high contrast", called("theme")),
         Act("palette", (":", "ctrl+p"), "every action by name", _over(lambda scene, view: Palette()), group="app"),
         Act(
@@ -54,6 +54,16 @@ def acts(screens: Screens) -> tuple[Act, ...]:
     for act in (*modes, *MOVES, PAUSE, *own, *app, STOP):
         found.setdefault(act.name, instead.get(act.name, act))
     return tuple(sorted(found.values(), key=lambda act: list(GROUPS).index(act.group)))
+
+
+def _reported(scene: Scene, view: View, screen: ScreenSpec) -> Step:
+    return Step(view=replace(view, message="Writing the report …", tone="dim"), effects=(Call(what="report"),))
+
+
+def _unreported(scene: Scene, view: View, screen: ScreenSpec) -> str:
+    if scene.refined is not None:
+        return "A session of `refine` has no HTML report."
+    return "" if scene.path else "A lock has no HTML report: its run has."
 
 
 def _leads(number: int, screen: ScreenSpec) -> Act:

@@ -9,6 +9,7 @@ from typing import assert_never
 from agentcompile import events as e
 from agentcompile.ir.trial import Fallback, Measured, reason
 from agentcompile.lockfile.drift import difference
+from agentcompile.runs.status import Status, was_asked
 from agentcompile.runs.tables import duration, plan_line, stage_name
 
 from .grid import Column, Entry
@@ -149,12 +150,16 @@ def said(event: e.Event) -> tuple[str, Span] | None:
                 "bad",
             )
         case e.RunFinished():
-            return "run", (f"finished after {event.seconds:.0f} s  {event.detail}", "good")
+            return "run", (f"{_end(event)} after {event.seconds:.0f} s  {event.detail}", "good")
         case e.Proposed() | e.Remembered() | e.Consulted():
             return "search", (_searched(event), "dim")
         case e.TrialStarted() | e.RoundsProgress() | e.SearchProgress():
             return None
     assert_never(event)
+
+
+def _end(event: e.RunFinished) -> Status:
+    return "stopped" if was_asked(event.detail) else "done"
 
 
 def _advice(event: e.AdviserCalled | e.AdviserReplied | e.AdviceTaken | e.AdviceMissed | e.ClaimSettled) -> Span:

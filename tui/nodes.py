@@ -30,7 +30,7 @@ READ, READ_LINES = 100_000, 1_000
 """Characters and lines of a text that a difference looks at; what is longer is cut, and says so."""
 _SAID_LINES = 12
 """Lines of one piece of feedback, or of what one model said."""
-_LABEL = 11
+_LABEL = 12
 _DEEPEST = 4
 """Levels of a feedback's value that are shown."""
 
@@ -138,7 +138,7 @@ def _feedback(node: Node, width: int, ink: Ink) -> list[Line]:
         return [line(("nothing", "dim"))] if told is None else _said(_text(told), width, ink, more)
     lines: list[Line] = []
     for name, value in told.items():
-        label, text = name.replace("_", " "), _text(value)
+        label, text = name.replace("_", " ").replace("floor", "roofline"), _text(value)  # a key is what models read
         if ink.width(label) < _LABEL and "\n" not in text.strip():
             own = pairs([(label, text[:READ])], ink, width, _LABEL)
         else:

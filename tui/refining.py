@@ -11,7 +11,6 @@ from agentcompile.agents.tree import ROOT, Node, best, dead, leaderboard
 from agentcompile.ir.advice import Usage
 from agentcompile.ir.trial import reason
 from agentcompile.runs.searches import Curve
-from agentcompile.runs.status import was_asked
 from agentcompile.runs.tables import duration
 
 from . import branches, chrome, logs, nodes, steers
@@ -19,7 +18,7 @@ from .grid import GAP, Column, Entry, fitted
 from .ink import BLANK, Ink, Line, Span, Style, line, meter, spark
 from .plotting import plot
 from .refined import Refined
-from .scene import Scene, View
+from .scene import WORKS, Scene, View
 from .screen import ScreenSpec, table_width
 from .steers import known
 from .trials import Same, tone
@@ -163,21 +162,7 @@ def top(scene: Scene, width: int, ink: Ink) -> list[Line]:
     if scene.state.target is not None:
         facts.append(f"{scene.state.target.kind} {scene.state.target.arch}")
     second = _answers(refined, width, ink) if refined.nodes else chrome.stages(scene.state, width, ink, _OPENING)
-    return [chrome.headline(facts, life_of(scene), width, ink), second]
-
-
-def life_of(scene: Scene) -> Span:
-    """Return the condition of the session as glyph and word."""
-    if scene.life == "live":
-        return ("● running", "accent") if known(scene).nodes else ("◐ opening the region", "accent")
-    if scene.life == "paused":
-        return "‖ paused", "warn"
-    failure = scene.state.failure
-    if failure is not None and scene.state.status == "failed":
-        return ("‖ stopped", "warn") if failure.exit_code >= 128 else ("✗ failed", "bad")
-    if scene.state.finished is None or scene.state.status != "finished":
-        return "‖ interrupted", "warn"
-    return ("‖ stopped", "warn") if was_asked(scene.state.finished.detail) else ("✓ finished", "good")
+    return [chrome.headline(facts, chrome.life_of(scene), width, ink), second]
 
 
 def _answers(refined: Refined, width: int, ink: Ink) -> Line:
@@ -197,20 +182,23 @@ def news(scene: Scene) -> Span:
     refined, state = known(scene), scene.state
     if fault := refined.fault or scene.fault:
         return fault, "bad"
-    if scene.life in steers.WORKS:
+    if scene.life in WORKS:
         return _asked(refined) if refined.waiting else _under_way(scene)
-    if state.failure is not None and state.status == "failed":
+    if scene.reading:
+        return "", ""
+    status = chrome.status(scene)
+    if state.failure is not None and status in ("failed", "stopped"):
         said = f"{state.failure.message}{'; ' + state.failure.hint if state.failure.hint else ''}"
         if refined.nodes and refined.goes_on not in said:
             said += f"; resume with: {refined.goes_on}"
-        return said, "warn" if state.failure.exit_code >= 128 else "bad"
-    if state.finished is None or state.status != "finished":
+        return said, "warn" if status == "stopped" else "bad"
+    if state.finished is None or status == "interrupted":
         why = f": {scene.ending.rstrip('.')}" if scene.ending else ""
         return f"Interrupted{why}. Resume with: {refined.goes_on}", "warn"
     admitted = views.best_admissible(refined.nodes)
-    if was_asked(state.finished.detail):
+    if status == "stopped":
         return f"Stopped by user. Resume with: {refined.goes_on}", "warn"
-    ending = f"Finished: {state.finished.detail.rstrip('.') or 'it said no reason'}."
+    ending = f"Done: {state.finished.detail.rstrip('.') or 'it said no reason'}."
     if admitted is None:
         return f"{ending} No kernel is surely faster than the incumbent.", ""
     return f"{ending} Node {admitted.id} is admissible: P makes it a template.", "good"
@@ -343,9 +331,7 @@ def detail(scene: Scene, view: View, key: str, width: int, ink: Ink) -> list[Lin
     refined = known(scene)
     if refined.nodes:
         return nodes.detail(refined, key, width, ink)
-    text = (
-        "The region is opened first: captured, bounded and timed." if scene.life in steers.WORKS else "It made no tree."
-    )
+    text = "The region is opened first: captured, bounded and timed." if scene.life in WORKS else "It made no tree."
     return [line((piece, "dim")) for piece in ink.wrap(text, width)]
 
 

@@ -21,19 +21,22 @@ from .ink import Ink, Line, Span, Style, line
 from .moving import UNDECIDED
 from .scene import Advice, Pick, Scene, Step, View
 from .screen import ScreenSpec, table_width
-from .trials import latest, measured, named, times, tone, trials_of
+from .trials import latest, measured, named, short, times, tone, trials_of
 
 COLUMNS = (
-    Column(head="plan", width=8),
-    Column(head="region", width=18, grow=2, middle=True),
-    Column(head="runs", width=18, grow=3, drop=1, wants=22, middle=True),
+    Column(head="plan", width=8, drop=1),
+    Column(head="region", width=14, grow=1, middle=True),
+    Column(head="runs", width=18, grow=2, wants=40, middle=True),
     Column(head="ratio", width=6, right=True),
     Column(head="±", width=5, right=True, drop=3),
     Column(head="saves", width=8, right=True, drop=2),
     Column(head="decision", width=11),
 )
 _RUNS, _FROM = 2, "→ "
-"""The place of the column that says what a region runs, and what stands before a kernel there."""
+"""The place of the column that says what a region runs, and what stands before a kernel there.
+
+It takes the room of the plan's column where there is little: a region that keeps PyTorch says so there too.
+"""
 _SETTLED: tuple[tuple[Standing, str, Style], ...] = (("confirmed", "✓", "good"), ("refuted", "✗", "bad"))
 """The standings of settled claims with their marks and styles."""
 _CLAIMS = 2
@@ -54,7 +57,7 @@ def _entry(change: Change, room: int) -> Entry:
             runs: Span = (f"{_FROM}{named(candidate, room)}", "")
             numbers: tuple[Span, ...] = (
                 (times(speedup), tone(speedup)),
-                (f"{width:.2f}" if width < 10 else "any", "dim"),
+                (f"{width:.2f}" if width < 10 else "none", "dim"),
             )
             saves: Span = (duration(change.saved_ns) if change.saved_ns > 0 else "-", "")
             order: tuple[float | str, ...] = (-speedup, width, -change.saved_ns)
@@ -194,8 +197,13 @@ def _others(state: State, change: Change, width: int, ink: Ink) -> list[Line]:
     lines = [line(), line(("What passed every check", "head"))]
     for candidate, m in rows:
         cells = max(width - 17, 8)
-        name = ink.middle(named(candidate, cells), cells)
-        lines.append(line(name, (f"{duration(m.median_ns):>8}", ""), (f"{times(m.speedup):>8}", tone(m.speedup))))
+        *above, last = ink.wrap(short(candidate.label), width)
+        if ink.width(last) > cells:
+            above, last = [*above, last], ""
+        lines += [line(piece) for piece in above]
+        lines.append(
+            line(ink.fit(last, cells), (f"{duration(m.median_ns):>8}", ""), (f"{times(m.speedup):>8}", tone(m.speedup)))
+        )
     return lines
 
 
@@ -237,6 +245,6 @@ SCREEN = ScreenSpec(
     foot=("open", "approve", "reject", "override", "undo", "approve-safe", "write"),
     empty="No plan yet.",
     lists="regions",
-    side=42,
+    side=38,
     headless=action("approve").headless,
 )  # fmt: skip

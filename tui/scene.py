@@ -32,6 +32,8 @@ BENCH = (160, 48)
 """Columns and rows from which regions, candidates and detail share the screen."""
 Life = Literal["live", "paused", "ended", "lost"]
 """live: a compiler holds the run; ended: it said how it ended; lost: it is gone and did not say."""
+WORKS: tuple[Life, ...] = ("live", "paused")
+"""The lives of a run or session that a process works on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,8 @@ class Scene:
     path: str = ""
     state: State = field(default_factory=State)
     life: Life = "ended"
+    reading: bool = False
+    """Whether what its events say so far is not all that is there, so that nobody can say yet how it stands."""
     log: tuple[LogLine, ...] = ()
     advice: Mapping[str, Advice] = field(default_factory=dict)
     """By region id."""

@@ -20,6 +20,7 @@ from agentcompile.errors import AgentCompileError
 from agentcompile.lockfile.files import read_lock
 from agentcompile.runs.folders import resuming
 from agentcompile.runs.recorded_searches import RecordedSearches
+from agentcompile.runs.status import Status, glance
 
 from . import asks, chrome, compiler, source
 from .feed import Feed
@@ -64,6 +65,7 @@ class Session:
         recorded: RecordedSearches | None = None,
         authors: Mapping[str, str] | None = None,
         screens: Screens = SCREENS,
+        run: compiler.RunVerb = compiler.run_verb,
     ) -> None:
         self.feed = feed
         self.screens = screens
@@ -72,11 +74,13 @@ class Session:
         self.scene = Scene(
             run=name,
             path=str(feed.path) if feed else "",
+            reading=feed is not None,
             lock_path=str(lock or ""),
             authors=authors or {},
             recorded=recorded,
         )
         self._deliver = deliver
+        self._run = run
         self._store = store
         self._runner: compiler.LockRunner | None = None
         self._locked = ""
@@ -112,7 +116,8 @@ class Session:
         fault = feed.fault or (self._stillborn() if ended and feed.state.status == "waiting" else "")
         if life != self.scene.life:  # what was said of the compiler before is outdated
             self.view = replace(self.view, message="")
-        if news or life != self.scene.life or fault != self.scene.fault:
+        reading = not feed.caught_up
+        if news or (life, fault, reading) != (self.scene.life, self.scene.fault, self.scene.reading):
             self.scene = replace(
                 self.scene,
                 state=feed.state,
@@ -120,6 +125,7 @@ class Session:
                 advice=dict(feed.advice),
                 course=feed.course,
                 life=life,
+                reading=reading,
                 elapsed_s=feed.elapsed_s,
                 ending=compiler.why_gone(feed.path, self._said()) if life == "lost" else "",
                 fault=fault,
@@ -224,10 +230,11 @@ class Session:
         return Outcome(leave=True)
 
     def _report(self) -> Outcome:
-        """Open the newest report of the run, in a browser where there is a program that opens files."""
-        path = compiler.report_of(Path(self.scene.path)) if self.scene.path else None
-        if path is None:
-            return Outcome(text=f"There is no HTML report in {self.scene.path or 'a lock'}.", ok=False)
+        """Write the run's report as it is now into its directory, and open it where a program opens files."""
+        path = Path(self.scene.path) / compiler.REPORT
+        code, _, said = self._run(["report", self.scene.path, "--out", str(path), "--json"])
+        if code:
+            return Outcome(text=compiler.refused(code, said), ok=False)
         return Outcome(
             text=f"{'Opened' if compiler.show(path) else 'No program opens files here; the report is'} {path}"
         )
@@ -271,10 +278,18 @@ class Session:
         if not scene.path:
             return (f"lock {scene.lock_path}: agentcompile replay {shlex.quote(scene.lock_path)}",)
         path = shlex.quote(scene.path)
-        lines = [f"run {scene.run}: {chrome.life_of(scene)[0].partition(' ')[2]}", f"attach: agentcompile tui {path}"]
-        if scene.state.status != "finished" and not scene.speed:
+        word = self.standing()
+        lines = [f"run {scene.run}: {word}", f"attach: agentcompile tui {path}"]
+        if word != "done" and not scene.speed:
             lines.append(f"resume: {resuming(path)}")
         return tuple(lines)
+
+    def standing(self) -> Status:
+        """Return how the run or session stands, also where it was left before all of it was read."""
+        if self.feed is not None and (self.scene.reading or self.scene.speed):
+            with contextlib.suppress(AgentCompileError):  # a damaged event: what was read before it is known
+                return glance(self.feed.run)
+        return chrome.status(self.scene)
 
     def end(self) -> None:
         """End a check or replay that runs only for this screen; a compiler goes on."""

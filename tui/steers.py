@@ -15,11 +15,8 @@ from . import nodes
 from .confirming import asked
 from .ink import Span
 from .refined import Refined
-from .scene import Ask, Dialog, Page, Scene, Steer, Steering, Step, View
+from .scene import WORKS, Ask, Dialog, Page, Scene, Steer, Steering, Step, View
 from .screen import Act, Does, ScreenSpec, WhyNot, key_of
-
-WORKS = ("live", "paused")
-"""The lives of a session that a process works on."""
 
 
 def known(scene: Scene) -> Refined:

@@ -257,7 +257,8 @@ def detail(scene: Scene, view: View, candidate: str, width: int, ink: Ink) -> li
             return [line(("It waits to be timed", "title")), *where]
         running = row.running if row else ""
         return [line((running or "No candidate yet", "title" if running else "dim"))]
-    word, style = state_of(trial, best_of(state, region, _by(view)), placed(state).get(region, row.choice))
+    best = best_of(state, region, _by(view))
+    word, style = state_of(trial, best, placed(state).get(region, row.choice))
     lines = [line((piece, "title")) for piece in ink.wrap(trial.candidate.template, width)]
     lines += [
         line((word, style), ("" if trial.fidelity == "search" else "   timed again on fresh data", "dim")),
@@ -275,7 +276,8 @@ def detail(scene: Scene, view: View, candidate: str, width: int, ink: Ink) -> li
     if (m := measured(trial)) is not None:
         lines += _times(m, row, width, ink)
     if lost := why_lost(state, trial):
-        lines += [line(), line(("Why it lost", "head")), *(line(piece) for piece in ink.wrap(lost, width))]
+        title = "Why it is not chosen" if candidate == best else "Why it lost"
+        lines += [line(), line((title, "head")), *(line(piece) for piece in ink.wrap(lost, width))]
     if warning := warning_of(trial):
         lines += [line(), *(line((piece, "warn")) for piece in ink.wrap(f"▲ {warning}", width))]
     lines += searching.proposal(scene, view, candidate, width, ink)

@@ -89,7 +89,7 @@ def _exceeds(claim: Claim, question: Question, _: Template | None) -> Finding:
     if level >= len(sizes):
         return OPEN
     held = question.region.cost.bytes > sizes[level]
-    return _held(held, f"a site moves {question.region.cost.bytes} bytes, {claim.value} has {sizes[level]}")
+    return _held(held, f"each occurrence moves {question.region.cost.bytes} bytes, {claim.value} has {sizes[level]}")
 
 
 def _extent(claim: Claim, question: Question, _: Template | None) -> Finding:

@@ -366,7 +366,7 @@ def _sentence(losses: Iterable[Loss]) -> str:
     text = "; ".join(loss.reason for loss in largest[:3]) or "one way to run it"
     if len(largest) > 3 and largest[-1].share >= 0.02:
         text += f"; but {largest[-1].reason}"
-    return f"{text}: about {100 * total:.0f} % above the floor."
+    return f"{text}: about {100 * total:.0f} % above the roofline."
 
 
 def _hints(order: list[Candidate], templates: Iterable[Template]) -> Iterator[Hint]:

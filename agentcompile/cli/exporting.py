@@ -21,7 +21,7 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import RunStarted, TrialFinished
 from agentcompile.interchange import flashinfer, t4
 from agentcompile.interchange.code import UnfitError
-from agentcompile.interchange.tried import Tried, pretty
+from agentcompile.interchange.trials import ExportedTrial, pretty
 from agentcompile.ir.digest import SHORT
 from agentcompile.ir.region import Region
 from agentcompile.ir.scope import region_dtype
@@ -55,7 +55,7 @@ class ExportedRun:
     options: Options
     state: progress.State
     target: Target
-    tried: Mapping[str, Sequence[Tried]]
+    tried: Mapping[str, Sequence[ExportedTrial]]
     left_out: Mapping[str, int]
 
     def name(self, region: str) -> str:
@@ -141,7 +141,7 @@ def _read(directory: session.RunDirectory) -> ExportedRun:
     records = [record for record, _ in directory.records()]
     state = progress.fold(record.event for record in records)
     target = next((r.event.target for r in reversed(records) if isinstance(r.event, RunStarted)), None)
-    tried: dict[str, list[Tried]] = {}
+    tried: dict[str, list[ExportedTrial]] = {}
     left_out = Counter[str]()
     for record in records:
         if not isinstance(record.event, TrialFinished) or target is None:
@@ -150,7 +150,7 @@ def _read(directory: session.RunDirectory) -> ExportedRun:
         if trial.candidate.target != target.digest:
             left_out["they were made on another machine, before the run went on here"] += 1
         else:
-            tried.setdefault(trial.candidate.region, []).append(Tried(trial=trial, at_ms=record.at_ms))
+            tried.setdefault(trial.candidate.region, []).append(ExportedTrial(trial=trial, at_ms=record.at_ms))
     if target is None or not tried:
         what = "; ".join(left_out) or "it has none yet"
         text = f"{directory.path}: no trials to export: {what}"
@@ -185,7 +185,7 @@ def _flashinfer(run: ExportedRun, kernels: Kernels) -> Export:
             left_out[f"{run.name(id)} is no region of the model under this version"] += len(tried)
             continue
         made: dict[str, flashinfer.KernelTexts] = {}
-        kept: list[Tried] = []
+        kept: list[ExportedTrial] = []
         for one in tried:
             try:
                 candidate = one.trial.candidate

@@ -23,7 +23,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.resources import Resources
 from agentcompile.ir.template import Candidate
-from agentcompile.ir.trial import Comparison, Fallback, Incorrect, Kernel, Measured, Trial, reason
+from agentcompile.ir.trial import Comparison, Fallback, Incorrect, Kernel, Measured, Trial, interval, reason
 from agentcompile.materialize.specialise import FLAGS
 from agentcompile.options import Options, resolve
 from agentcompile.refine.provenance import Provenance, provenance_of
@@ -32,7 +32,7 @@ from agentcompile.runs.folders import resuming, started
 from agentcompile.runs.losses import why_lost
 from agentcompile.runs.outlook import budgeted, candidates_of
 from agentcompile.runs.status import status_of
-from agentcompile.runs.tables import Table, amount, duration, stage_name, state_json
+from agentcompile.runs.tables import Table, amount, duration, measured, ratio_cell, stage_name, state_json
 from agentcompile.system.store import Store
 
 _COMPARED: Mapping[Comparison, str] = {
@@ -63,7 +63,7 @@ def explain(flags: Mapping[str, object], region: str, *, screen: Screen) -> int:
         screen.text(
             f"{row.name}: {row.sites} occurrences, {row.share:.1%} of the step, roofline {duration(row.floor_ns)}"
         )
-        screen.text(why(row))
+        screen.text(why(row, state))
         if isinstance(row.choice, Kernel) and (author := _author(row.choice.candidate, folders)) is not None:
             screen.text(author.text)
             written[row.choice.candidate.template] = encode(author)
@@ -118,13 +118,15 @@ def _author(candidate: Candidate, folders: Sequence[Path]) -> Provenance | None:
     return provenance_of(candidate.template, candidate.template_digest, folders)
 
 
-def why(row: progress.RegionProgress) -> str:
-    """Return what a region runs and why."""
+def why(row: progress.RegionProgress, state: progress.State) -> str:
+    """Return what a region runs and why; the measurement is in the state of its run."""
     match row.choice:
         case Kernel(candidate=candidate, decided_by="adviser", reason=reason):
             return f"runs {candidate.label}: {reason}"
-        case Kernel(candidate=candidate, speedup=speedup, decided_by=by, reason=reason):
-            return f"runs {candidate.label}: {speedup:.2f}× ({by}{': ' + reason if reason else ''})"
+        case Kernel(candidate=candidate, speedup=speedup, decided_by=by, reason=reason) as kernel:
+            found = measured(state, kernel)
+            ratio = ratio_cell(found) if found is not None else f"{speedup:.2f}×"
+            return f"runs {candidate.label}: {ratio} ({by}{': ' + reason if reason else ''})"
         case Fallback(reason=reason):
             return f"runs as captured, in PyTorch: {reason}"
         case None:
@@ -150,8 +152,8 @@ def trial_row(trial: Trial) -> tuple[str, ...]:
     if isinstance(verdict, Measured):
         m = verdict.measurement
         name = f"measured ({trial.fidelity})"
-        width = f"{m.half_width:.3f}" if m.half_width < 1e3 else "no interval"  # too few rounds for one
-        ratio = (duration(m.median_ns), f"{m.speedup:.3f}×", width, f"{verdict.report.error_ratio:.2f}")
+        width = f"{m.half_width:.3f}" if interval(m.log_ratio, m.half_width) else "no interval"  # too few rounds
+        ratio = (duration(m.median_ns), ratio_cell(m, decimals=3), width, f"{verdict.report.error_ratio:.2f}")
         baseline = "PyTorch" if m.baseline == "pytorch" else m.baseline
         busy = f", contended: {m.disturbed:.0%} of the rounds disturbed" if m.contended else ""
         return (label, name, *ratio, f"{_COMPARED[m.comparison]} {baseline}, n={m.rounds}{busy}")

@@ -93,13 +93,13 @@ def runs_unpack(
         str | None, typer.Option("--run-dir", metavar="DIR", help="The new run directory; none: among the runs.")
     ] = None,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Where the checkpoint lies now; none: where it was.")
+        str | None, typer.Option("--model", metavar="MODEL", help="Where the checkpoint is now; none: where it was.")
     ] = None,
     out: Annotated[
         str | None, typer.Option("--out", metavar="LOCK", help="Where the lock will be written; none: as in compile.")
     ] = None,
     templates: Annotated[
-        list[str] | None, typer.Option("--templates", metavar="DIR", help="Where its own templates lie now.")
+        list[str] | None, typer.Option("--templates", metavar="DIR", help="Where its own templates are now.")
     ] = None,
     json: Json = False,
 ) -> int:

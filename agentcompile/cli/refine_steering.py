@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Literal
 
 from agentcompile.agents import sessions, views
+from agentcompile.agents.folder import SessionFolder
 from agentcompile.agents.journal import Refused, attempts_of, nodes_of
+from agentcompile.agents.tree import Node
 from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.cleaning import clean
 from agentcompile.options import resolve
+from agentcompile.runs.status import Status
 from agentcompile.runs.tables import Table, duration
 
 _LINE = 400
@@ -34,6 +38,7 @@ def show(flags: Mapping[str, object], name: str, *, node: int | None, screen: Sc
         own = details[node]
         assert isinstance(own, dict)
         screen.json({**own, "changes": list(views.changes(nodes[nodes[node].parent or 0], nodes[node]))})
+        screen.next(f"agentcompile refine {_on_node(folder, nodes[node])}")
         return 0
     _, asked = folder.settings()
     status = sessions.status_of(folder)
@@ -57,7 +62,30 @@ def show(flags: Mapping[str, object], name: str, *, node: int | None, screen: Sc
     screen.text(f"asked: {views.cost(state.spent)}")
     found = views.summary(entries, subject, stopped=stopped, spent=state.spent)
     screen.json({**found, "run": str(folder.path), "status": status, "alive": folder.run.alive()})
+    screen.next(_next_for(folder, nodes, status, asked.attempts))
     return 0
+
+
+def _on_node(folder: SessionFolder, node: Node) -> str:
+    """Return the words of `refine` that follow on a node: its promotion where it may be promoted, else the tree."""
+    place = quote(str(folder.path))
+    return f"promote {place} {node.id}" if views.admissible(node) else f"show {place}"
+
+
+def _next_for(folder: SessionFolder, nodes: Sequence[Node], status: Status, attempts: int) -> str:
+    """Return the command that follows on a session as it is."""
+    place, best = quote(str(folder.path)), views.best_admissible(nodes)
+    match status:
+        case "running":
+            return f"agentcompile refine show {place}{f' --node {nodes[-1].id}' if nodes else ''}"
+        case "paused":
+            return f"agentcompile refine resume {place}"
+        case "done" if best is not None:
+            return f"agentcompile refine promote {place} {best.id}"
+        case "done":
+            return f"{sessions.resume_command(folder.path)} --attempts {2 * attempts}"
+        case _:
+            return sessions.resume_command(folder.path)
 
 
 def prune(flags: Mapping[str, object], name: str, node: int, *, screen: Screen) -> int:
@@ -70,6 +98,7 @@ def prune(flags: Mapping[str, object], name: str, node: int, *, screen: Screen) 
     said = sessions.prune(folder, node)
     screen.text(f"{folder.path}: {said}")
     screen.json({"run": str(folder.path), "node": node, "live": folder.run.alive()})
+    screen.next(f"agentcompile refine show {quote(str(folder.path))}")
     return 0
 
 
@@ -82,6 +111,7 @@ def command(flags: Mapping[str, object], name: str, what: Literal["pause", "resu
     folder = sessions.session_of(resolve(flags).options, name)
     screen.text(f"{folder.path}: {sessions.hold(folder, what)}")
     screen.json({"run": str(folder.path), "asked": what})
+    screen.next(f"agentcompile refine {'resume' if what == 'pause' else 'show'} {quote(str(folder.path))}")
     return 0
 
 
@@ -94,8 +124,8 @@ def stop(flags: Mapping[str, object], name: str, *, now: bool, screen: Screen) -
     folder = sessions.session_of(resolve(flags).options, name)
     said, goes_on = sessions.stop(folder, now=now), sessions.resume_command(folder.path)
     screen.text(f"{folder.path}: {said}")
-    screen.say(f"resume with: {goes_on}")
     screen.json({"run": str(folder.path), "stopped": now, "resume": goes_on})
+    screen.next(goes_on)
     return 0
 
 
@@ -119,4 +149,7 @@ def promote(flags: Mapping[str, object], name: str, node: int, *, called: str, s
         screen.say(f"warning: node {node} is not surely faster than the {subject.bar}, {subject.incumbent}")
     screen.text(f"{made}: node {node}; {views.promoted(subject)}")
     screen.json({"run": str(folder.path), "node": node, "template": str(made)})
+    made_with, _ = folder.settings()
+    if not subject.task and isinstance(made_with, dict) and (model := made_with.get("model")):
+        screen.next(f"agentcompile compile {quote(str(model))}")
     return 0

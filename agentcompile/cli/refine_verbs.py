@@ -104,11 +104,11 @@ def start(
         typer.Option("--arm", metavar="ARM", help="stark, sampling, reflexion, search-only or agents-only."),
     ] = None,
     patience: Annotated[
-        int | None, typer.Option("--patience", metavar="N", help="Attempts without a faster kernel; 0: no limit.")
+        int | None, typer.Option("--patience", metavar="N", help="Attempts without a faster kernel (0 = no limit).")
     ] = None,
     plan: Annotated[str | None, typer.Option("--plan", metavar=_Who, help="Who plans, if not the adviser.")] = None,
     code: Annotated[str | None, typer.Option("--code", metavar=_Who, help="Who writes.")] = None,
-    debug: Annotated[str | None, typer.Option("--debug", metavar=_Who, help="Who mends what failed.")] = None,
+    debug: Annotated[str | None, typer.Option("--debug", metavar=_Who, help="Who fixes what failed.")] = None,
     plan_temperature: Annotated[str | None, typer.Option("--plan-temperature", metavar="T", help=_Heat)] = None,
     code_temperature: Annotated[str | None, typer.Option("--code-temperature", metavar="T", help=_Heat)] = None,
     debug_temperature: Annotated[str | None, typer.Option("--debug-temperature", metavar="T", help=_Heat)] = None,

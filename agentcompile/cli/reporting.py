@@ -81,7 +81,7 @@ def _part(
     assert isinstance(told.out, io.StringIO)
     return RegionPart(
         row=row,
-        why=why(row),
+        why=why(row, state),
         advice=told.out.getvalue(),
         trials=Table(heads=(*TRIAL_HEADS, "why it lost"), rows=trials, right=(2, 3, 4, 5)),
         timed=timed,

@@ -146,7 +146,7 @@ def bundle(
 ) -> int:
     """Write a lock with its kernels' sources, templates and a build script to one file, which outlives the templates.
 
-    Every verb that takes a lock takes a bundle, and finds one that lies beside its lock.
+    Every verb that takes a lock takes a bundle, and finds one that is beside its lock.
     """
     from agentcompile.cli import running
 

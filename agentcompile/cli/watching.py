@@ -177,8 +177,8 @@ def stop(flags: Mapping[str, object], name: str, *, screen: Screen, patience_s: 
             )
     hint = resuming(run.path)
     screen.text(f"{run.path}: {said}")
-    screen.say(f"resume with: {hint}")
     screen.json({"run": str(run.path), "stopped": True, "resume": hint})
+    screen.next(hint)
     return 0
 
 

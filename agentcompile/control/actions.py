@@ -177,7 +177,7 @@ ACTIONS: tuple[Action, ...] = (
            "agentcompile decide RUN --pause", _pause),
     Action("resume", "space", "Resume", "resume after a pause",
            "agentcompile decide RUN --continue", _resume),
-    Action("cancel", "x", "Cancel", "give up a candidate that has no verdict yet",
+    Action("cancel", "x", "Cancel", "cancel a candidate that has no verdict yet",
            "agentcompile decide RUN --cancel CANDIDATE", _cancel),
     Action("rerun", "r", "Rerun", "forget a candidate's trials and evaluate it again",
            "agentcompile decide RUN --rerun CANDIDATE", _rerun),

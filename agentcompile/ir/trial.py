@@ -235,7 +235,7 @@ def reason(verdict: Verdict) -> str:
         case Cancelled(stage=stage):
             return f"in {stage}"
         case Impossible(measurement=measurement, floor_ns=floor_ns):
-            return f"{measurement.median_ns} ns is below its floor of {floor_ns} ns: the clock must be wrong"
+            return f"{measurement.median_ns} ns is below its roofline of {floor_ns} ns: the clock must be wrong"
         case Measured():
             return ""
 

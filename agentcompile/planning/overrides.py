@@ -2,12 +2,13 @@
 
 In: admitted plans and the decisions that hold. Out: the plans as they go into the lock. A kernel that a person chose
 passes the same checks as any other: it is confirmed, accepted by the full suite, and measured in the step. It does not
-fall back, and a warning says when a plan with it is slower than PyTorch. A kernel that no person chose, and that wants
-a weight of it in another layout, gives way to PyTorch, which reads a weight in any layout.
+fall back, and a warning says when a plan with it was not shown to be faster than PyTorch. A kernel that no person
+chose, and that wants a weight of it in another layout, gives way to PyTorch, which reads a weight in any layout.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,17 +25,20 @@ from agentcompile.ir.trial import (
     Part,
     Plan,
     Trial,
+    interval,
     reason,
 )
 from agentcompile.planning.plans import Planned
 from agentcompile.planning.prompt_lengths import still_hold
 from agentcompile.planning.step_timer import AnyStepClock, Kind, Sources, StepTimer, afresh
 from agentcompile.runs.progress import State
-from agentcompile.runs.tables import prompt_lines
+from agentcompile.runs.tables import interval_text, prompt_lines, rough
 from agentcompile.space import OutsideError, Space
 from agentcompile.tuning.partitions import Cut
 
 UNDO = "undo it: agentcompile decide --undo, or decide on the region again"
+AGAIN = "agentcompile compile --resume --run-dir RUN"
+"""The command that times contended plans of a run again; the folder of the run is known to the front end alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,10 +228,21 @@ def timed_plan(cut: Cut, plan: Plan, planned: Planned, bench: PlanChecks, known:
     step = StepTimer(cut, dict(planned.layouts), bench.sources, bench.clock, bench.emit, bench.kind)
     found = step.timed_as_is(plan.parts, planned.exact, seed)
     bench.emit(PlanAdmitted(plan=found, layouts=planned.layouts, ruled=True))
-    if found.log_ratio - found.half_width <= 0:
+    if found.comparison != "FASTER":
         text = f"{found.regime.name}: {found.step_ns / 1e6:.3f} ms with these decisions"
-        bench.emit(Warned(text=f"{text}, PyTorch takes {found.baseline_ns / 1e6:.3f} ms: the plan is not faster"))
+        bench.emit(Warned(text=f"{text}, PyTorch takes {found.baseline_ns / 1e6:.3f} ms: {_doubt(found)}"))
     return found
+
+
+def _doubt(plan: Plan) -> str:
+    """Return what was found of a plan that was not shown to be faster than PyTorch."""
+    if plan.comparison != "INCONCLUSIVE":
+        return "the plan is not faster"
+    known = interval(plan.log_ratio, plan.half_width) is not None
+    ratio = math.exp(plan.log_ratio)
+    estimate = f"{ratio:.2f}x" if known else f"about {rough(ratio, 1)}x"
+    found = f"inconclusive, {estimate} PyTorch {interval_text(plan.log_ratio, plan.half_width)}"
+    return f"{found}; confirm it on a quiet machine: {AGAIN}"
 
 
 def known_plan(earlier: State, cuts: Sequence[Cut], spaces: Mapping[str, Space]) -> Planned | None:

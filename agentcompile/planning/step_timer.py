@@ -170,9 +170,8 @@ class StepTimer:
                     text = f"the captured {self._name} itself cannot be timed: {_cause(timing)}"
                     hint = "check memory and load, then resume"
                     raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint=hint)
-            self._notes.append(
-                f"the {self._name} with {len(kernels)} kernels was {why}: half of them fall back to PyTorch"
-            )
+            what = "half of the kernels" if len(kernels) > 1 else "PyTorch alone"
+            self._notes.append(f"the {self._name} with {len(kernels)} kernels was {why}: retrying with {what}")
             weakest = sorted(kernels, key=lambda i: parts[i].choice.speedup)  # type: ignore[union-attr]
             dropped = set(weakest[: (len(kernels) + 1) // 2])
             because = f"the whole {self._name} with it was {why}"

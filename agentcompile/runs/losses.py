@@ -9,18 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from agentcompile.ir.resources import Resources
+from agentcompile.ir.resources import Resources, most_warps, warps_of
 from agentcompile.ir.target import Target
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Measurement, Trial, reason
 from agentcompile.runs.progress import RegionProgress, State
 from agentcompile.runs.rows import trials_in
 from agentcompile.runs.tables import duration
 
-REGISTERS = 65_536
-"""Registers of a multiprocessor (CUDA C++ Programming Guide, compute capabilities 8.0 to 12.0)."""
-WARPS = {"sm_86": 48, "sm_87": 48, "sm_89": 48, "sm_120": 48}
-"""Warps that a multiprocessor holds, by architecture; `MOST_WARPS` for all others."""
-MOST_WARPS = 64
 FAR_OUT = 2.0
 """Ratio of the 95th percentile to the median from which the slow rounds are named."""
 _SAME = 0.01
@@ -133,21 +128,15 @@ def _occupancy(target: Target | None, own: Sequence[Resources], best: Sequence[R
     if target is None or not own:
         return []
     clauses = []
-    most = WARPS.get(target.arch.rstrip("af"), MOST_WARPS)
-    registers, warps = _warps(own, most)
-    beside = _warps(best, most)[1] if best else most
+    most, registers = most_warps(target.arch), max(one.registers for one in own)
+    warps = warps_of(registers, target.arch)
+    beside = warps_of(max(one.registers for one in best), target.arch) if best else most
     if warps < beside:
         part = "half" if 2 * warps == beside else f"{warps / beside:.0%}"
         clauses.append(f"{registers} registers leave {warps} of {most} warps, {part} the occupancy")
     if spilled := max(one.spill_bytes for one in own):
         clauses.append(f"{spilled} bytes a thread are spilled")
     return clauses
-
-
-def _warps(found: Sequence[Resources], most: int) -> tuple[int, int]:
-    """Return the registers of the largest entry, and how many warps they leave: they are given out 256 to a warp."""
-    registers = max(one.registers for one in found)
-    return registers, min(most, REGISTERS // max(-(-registers * 32 // 256) * 256, 256))
 
 
 def _doubts(m: Measurement, trial: Trial) -> list[str]:

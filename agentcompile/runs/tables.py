@@ -44,7 +44,7 @@ def amount(count: float, unit: str = "B") -> str:
 
 def stage_name(stage: str) -> str:
     """Return what a stage is called for people, whom the words of the events tell less."""
-    return {"cover": "plan", "admit": "step check"}.get(stage, stage)
+    return {"cover": "plan", "admit": "step check", "verify": "check"}.get(stage, stage)
 
 
 def regions(state: State) -> Table:
@@ -147,13 +147,13 @@ def _share(row: RegionProgress, part: Part) -> float:
 
 def _part(state: State, row: RegionProgress, part: Part) -> tuple[str, ...]:
     times = ("-", "-", "-")
-    if isinstance(part.choice, Kernel) and (found := _confirmed(state, part.choice)) is not None:
+    if isinstance(part.choice, Kernel) and (found := measured(state, part.choice)) is not None:
         times = _times(found)
     sites = str(len(part.sites) or row.sites)
     return (row.name, sites, f"{_share(row, part):.1%}", duration(row.floor_ns), *times, choice_text(part.choice))
 
 
-def _confirmed(state: State, kernel: Kernel) -> Measurement | None:
+def measured(state: State, kernel: Kernel) -> Measurement | None:
     """Return the last measurement of a kernel, a confirming one if there is any; None when there is none."""
     last: dict[str, Measurement] = {}
     for trial in state.trials:
@@ -173,11 +173,20 @@ def rough(ratio: float, digits: int) -> str:
     return f"{float(f'{ratio:.{digits}g}'):,.10g}"
 
 
+def estimate(m: Measurement) -> str:
+    """Return the ratio of a contended measurement, or of one without an interval; "" where it is no mere estimate."""
+    known = interval(m.log_ratio, m.half_width) is not None
+    return rough(m.speedup, 2 if known else 1) if m.contended or not known else ""
+
+
+def ratio_cell(m: Measurement, decimals: int = 2) -> str:
+    """Return a ratio as a column shows it: `1.65×`, and `~1.7×` for an estimate, whatever the decimals."""
+    about = estimate(m)
+    return f"~{about}×" if about else f"{m.speedup:.{decimals}f}×"
+
+
 def _times(measurement: Measurement) -> tuple[str, str, str]:
-    known = interval(measurement.log_ratio, measurement.half_width) is not None
-    about = f"~{rough(measurement.speedup, 2 if known else 1)}×"
-    speedup = about if measurement.contended or not known else f"{measurement.speedup:.2f}×"
-    return duration(measurement.baseline_ns), duration(measurement.median_ns), speedup
+    return duration(measurement.baseline_ns), duration(measurement.median_ns), ratio_cell(measurement)
 
 
 def choice_text(choice: Choice) -> str:

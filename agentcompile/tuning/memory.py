@@ -53,6 +53,11 @@ class Recalled:
         return replace(advice, order=order)
 
 
+def remembered(tasks: Sequence[TuneTask], history: MachineTrials, policy: str, emit: Emit, *, asked: bool) -> Recalled:
+    """Return what `recall` does where the setting `memory` has asked for it; without, nothing is read and noted."""
+    return recall(tasks, history, policy, emit) if asked else Recalled()
+
+
 def recall(tasks: Sequence[TuneTask], history: MachineTrials, policy: str, emit: Emit) -> Recalled:
     """Return what is remembered about the regions of `tasks`, and emit it; note their shapes for later runs.
 

@@ -18,6 +18,7 @@ from agentcompile.ir.graph import Phase
 from agentcompile.ir.template import Candidate, Template
 from agentcompile.ir.trial import Choice, Fallback, Kernel, Measured, Measurement, Trial
 from agentcompile.measure.policy import POLICY
+from agentcompile.runs.tables import estimate
 
 TIE = 0.005
 """Relative difference: kernels nearer than this to the best are tied, and traits decide between them."""
@@ -159,11 +160,16 @@ def _ordered(trials: Sequence[Trial], traits: Callable[[Candidate], Traits]) -> 
 def _kernel(trial: Trial) -> Kernel:
     assert isinstance(trial.verdict, Measured)
     m = trial.verdict.measurement
-    reason = f"{m.speedup:.3f}x {m.baseline} in {m.rounds} paired rounds of {m.processes} processes"
+    about = estimate(m)
+    reason = f"{f'about {about}' if about else f'{m.speedup:.3f}'}x {m.baseline}"
     if trial.fidelity == "search":
-        reason = f"{m.speedup:.3f}x {m.baseline} in search; there was no time to confirm it"
-    elif m.contended:
-        reason = f"about {m.speedup:.2f}x {m.baseline}, contended: {m.disturbed:.0%} of the rounds were disturbed"
+        reason += " in search"
+    elif not m.contended:
+        reason += f" in {m.rounds} paired rounds of {m.processes} processes"
+    if m.contended:
+        reason += f", contended: {m.disturbed:.0%} of the rounds disturbed"
+    if trial.fidelity == "search":
+        reason += "; there was no time to confirm it"
     return Kernel(
         candidate=trial.candidate,
         source=trial.source,

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from agentcompile.tui.compiler import RunVerb, run_verb
 from agentcompile.tui.frame import frame
 from agentcompile.tui.ink import Ink
-from agentcompile.tui.refine_session import RefineSession, RunVerb, run_verb
+from agentcompile.tui.refine_session import RefineSession
 
 from agentcompile.agents.folder import JOURNAL, Asked, SessionFolder, Subject
 from agentcompile.agents.journal import Entry, Opened, Refused, SessionJournal

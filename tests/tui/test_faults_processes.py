@@ -75,7 +75,7 @@ def test_the_death_of_the_compiler_is_said_on_the_screen(held: Held) -> None:
         terminal.until("running")
         process.kill()
         process.wait()
-        terminal.until("compiler lost")
+        terminal.until("interrupted")
         terminal.until("space starts it again")
         terminal.press("q")
         assert terminal.end() == 0

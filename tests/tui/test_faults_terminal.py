@@ -75,6 +75,19 @@ def test_a_run_is_viewed_again_in_the_same_screens_where_there_is_a_terminal(run
     assert "1 Regions" not in terminal.text
 
 
+def test_latest_opens_the_run_that_was_started_last(tmp_path: Path) -> None:
+    home = {"AGENTCOMPILE_HOME": str(tmp_path)}
+    for name, upto in (("20260102-000000-a", None), ("20260101-000000-z", 3)):
+        run_directory(tmp_path / "runs" / name, "finished", upto=upto)
+    for more in ((), ("--speed=5000",)):
+        with Terminal(app("latest", *more), env=home) as terminal:
+            terminal.until("done" if not more else "again at 5000×")
+            terminal.press("q")
+            assert terminal.end() == 0
+        assert "run 20260102-000000-a: done" in terminal.text
+    assert "headless: agentcompile runs status latest" in headless(["latest"], **home).stderr
+
+
 def test_an_argument_that_names_nothing_says_what_it_may_be(tmp_path: Path) -> None:
     with Terminal(app(str(tmp_path / "nothing"))) as terminal:
         assert terminal.end() == 2
@@ -107,9 +120,9 @@ def test_leaving_by_key_leaves_the_terminal_as_it_was_in_under_a_second(run: Pat
         assert terminal.end(seconds=5.0) == 0
         assert terminal.restored
     after = terminal.bytes[terminal.bytes.rfind(LEAVE) :].decode()
-    assert f"run {run.name}: finished" in after
+    assert f"run {run.name}: done" in after
     assert f"attach: agentcompile tui {run}" in after
-    assert "resume:" not in after  # it is finished
+    assert "resume:" not in after  # it is done
 
 
 def test_a_click_is_taken_from_a_real_terminal_and_the_mouse_is_let_go_afterwards(run: Path) -> None:

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from agentcompile.tui import compiler
-from agentcompile.tui.chrome import facts_of
+from agentcompile.tui.chrome import facts_of, life_of
 from agentcompile.tui.overlapping import overlaps, whole
-from agentcompile.tui.scene import Scene, View
+from agentcompile.tui.scene import WORKS, Life, Scene, View
 from recorded import run_directory, scene, session, text
 
 from agentcompile.events import (
     AdviserCalled,
     AdviserReplied,
     LockWritten,
+    ReviewOpened,
+    RunFailed,
+    RunFinished,
     RunStarted,
     SearchProgress,
     StageFinished,
     StageStarted,
+    Steered,
 )
 from agentcompile.ir.advice import Usage
 from agentcompile.runs.progress import State, fold
 from agentcompile.runs.rows import changed
+from agentcompile.runs.status import Status, status_of
 from tests.unit.runs import TARGET, WHOLE
 
 USED = Usage(calls=1, prompt_tokens=12_000, completion_tokens=345, microdollars=31_000)
@@ -77,7 +83,7 @@ def test_a_lock_that_is_being_written_says_how_far_its_checks_are() -> None:
         StageStarted(stage="verify", detail="module runs it in float32"),
     ]
     lines = text(live(fold(events, before)), View(mode="lock", width=120, height=36)).splitlines()
-    assert "Writing it: ◐ verify: module runs it in float32" in lines[5]
+    assert "Writing it: ◐ check: module runs it in float32" in lines[5]
     assert "◐ check" in lines[1]
     reviewed = changed(fold(events[:1], before), status="review")
     starting = text(live(reviewed), View(mode="lock", width=120, height=36))
@@ -88,7 +94,7 @@ def test_a_lock_that_is_being_written_says_how_far_its_checks_are() -> None:
 
 
 def test_the_last_words_name_the_run_and_the_commands_that_attach_and_resume(tmp_path: Path) -> None:
-    for name, status, resumes in (("finished", "finished", False), ("stopped", "failed", True)):
+    for name, status, resumes in (("finished", "done", False), ("stopped", "failed", True)):
         path = run_directory(tmp_path / name, name)
         one = session(path)
         one.poll(5.0)
@@ -98,14 +104,45 @@ def test_the_last_words_name_the_run_and_the_commands_that_attach_and_resume(tmp
         assert (said[2:] == (f"resume: agentcompile compile --resume --run-dir {path}",)) is resumes
 
 
-def test_an_html_report_is_opened_where_there_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_left_before_it_was_read_says_how_it_stands_and_no_status_before_that(tmp_path: Path) -> None:
+    one = session(run_directory(tmp_path / "run", "finished"))
+    assert "◌ reading" in text(one.scene, View())
+    one.poll(0.0)
+    assert one.scene.reading
+    assert one.farewell()[0] == "run a-run: done"
+    again = session(run_directory(tmp_path / "again", "stopped"), speed=10.0)
+    again.poll(0.0)
+    assert "again at 10×" in text(again.scene, View())
+    assert again.farewell()[0] == "run a-run: failed"
+
+
+STATES: tuple[tuple[Life, State, Status], ...] = (
+    ("live", fold(WORKING), "running"),
+    ("paused", fold([*WORKING, Steered(what="pause")]), "paused"),
+    ("ended", fold([*WORKING, ReviewOpened(regions=())]), "waiting for review"),
+    ("ended", fold([*WORKING, RunFailed(exit_code=143, message="a signal")]), "stopped"),
+    ("lost", fold(WORKING), "interrupted"),
+    ("ended", State(), "interrupted"),
+    ("ended", fold([*WORKING, RunFailed(exit_code=4, message="no")]), "failed"),
+    ("ended", fold([*WORKING, RunFinished()]), "done"),
+)
+
+
+@pytest.mark.parametrize(("life", "state", "word"), STATES)
+def test_the_header_has_the_word_of_the_command_line(life: Life, state: State, word: Status) -> None:
+    known = Scene(run="a-run", path="RUN", state=state, life=life)
+    assert life_of(known)[0].partition(" ")[2] == status_of(state, alive=life in WORKS) == word
+    assert {word for _, _, word in STATES} == set(get_args(Status))
+
+
+def test_the_report_is_written_as_the_verb_does_and_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = run_directory(tmp_path / "run", "finished")
     one, opened = session(path), tmp_path / "opened"
     monkeypatch.setenv("PATH", str(tmp_path))
     (effect,) = one.key("O", "O")
-    assert one.act(effect).text == f"There is no HTML report in {path}."
-    (path / "report.html").write_text("<p>")
+    assert one.view.message == "Writing the report …"
     assert one.act(effect).text == f"No program opens files here; the report is {path / 'report.html'}"
+    assert (path / "report.html").read_text(encoding="utf-8").rstrip().endswith("</html>")
     opener = tmp_path / "xdg-open"
     opener.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
     opener.chmod(0o755)
@@ -114,6 +151,10 @@ def test_an_html_report_is_opened_where_there_is_one(tmp_path: Path, monkeypatch
     waits.join(20)
     assert opened.read_text() == f"{path / 'report.html'}\n"
     assert one.act(effect).text == f"Opened {path / 'report.html'}"
+    (path / "options.json").unlink()
+    refused = one.act(effect)
+    assert not refused.ok
+    assert "holds no run" in refused.text
 
 
 def test_shares_of_a_plan_sum_to_one_and_every_other_region_stands_below_one_of_them(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_sessions_are_found_named_and_opened_beside_runs(tmp_path: Path) -> None
     assert "version" in found["20260102-broken"][1]
     assert start_command(replace(page, chosen=str(path))) == f"agentcompile refine show {path}"
     assert meaning("20260101-session", options.runs) == meaning(str(path), options.runs) == ("refine", path)
-    assert headless(str(path), {}) == f"agentcompile refine show {path}"
+    assert headless(str(path), {}, options.runs) == f"agentcompile refine show {path}"
     assert isinstance(opened_by("refine", path, options, {}), RefineSession)
     with pytest.raises(AgentCompileError, match="not shown again"):
         opened_by("refine", path, options, {}, speed=2.0)

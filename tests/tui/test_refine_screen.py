@@ -155,15 +155,15 @@ def test_a_text_that_is_too_long_says_that_it_is_cut(attacked: RefineSession) ->
         (TREE, FINISHED[:1], ("‖ interrupted", "Interrupted. Resume with: agentcompile refine --resume --run-dir run")),
         (TREE, STOPPED, ("‖ stopped", "stopped by a signal", "agentcompile refine --resume --run-dir run")),
         ((), FAILED, ("✗ failed", "no region is called that; regions: mul, add")),
-        (TREE, FINISHED, ("✓ finished", "Node 4 is admissible: P makes it a")),
-        (TREE[:2], FINISHED, ("✓ finished", "No kernel is surely faster than the incumbent.")),
+        (TREE, FINISHED, ("✓ done", "Node 4 is admissible: P makes it a")),
+        (TREE[:2], FINISHED, ("✓ done", "No kernel is surely faster than the incumbent.")),
         (
             TREE,
             (*FINISHED[:1], RunFinished(detail=BY_A_PERSON)),
             ("‖ stopped", "Stopped by user. Resume with: agentcompile"),
         ),
     ],
-    ids=["unopened", "opened", "no-kernel", "interrupted", "signalled", "failed", "finished", "in-vain", "stopped"],
+    ids=["unopened", "opened", "no-kernel", "interrupted", "signalled", "failed", "done", "in-vain", "stopped"],
 )
 def test_a_session_says_how_it_stands(
     here_in: Path, entries: Sequence[Entry], events: Sequence[object], words: Sequence[str]
@@ -178,7 +178,7 @@ def test_a_session_says_how_it_stands(
 def test_a_session_that_a_process_works_on_says_what_it_does(here_in: Path) -> None:
     one = folder(here_in, (), ())
     with session.Journal(one.run) as journal:
-        assert "◐ opening the region" in text(opened(one, unused))
+        assert "● running" in text(opened(one, unused))
         one.introduce(SUBJECT, CONTRACT)
         append(one, OPENED)
         assert "● running" in text(opened(one, unused))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from agentcompile.tui import regions, review, tuning
+from agentcompile.tui.decided import changes
 from agentcompile.tui.frame import ask_line, frame
 from agentcompile.tui.grid import GAP, Column, fitted
 from agentcompile.tui.ink import Ink, shaped
@@ -15,10 +16,12 @@ from agentcompile.tui.locking import COLUMNS as LOCK_COMPARED
 from agentcompile.tui.scene import LEAST, Ask, Replay, Scene, View
 from agentcompile.tui.screens import SCREENS
 from agentcompile.tui.searching import COLUMNS as SEARCHED
+from agentcompile.tui.trials import short
 from recorded import BY_NAME, GOLDENS, run_directory, scene, text
 from rich.cells import cell_len
 
 from agentcompile.events import StageStarted
+from agentcompile.ir.trial import Kernel
 from agentcompile.runs.progress import fold
 from agentcompile.runs.rows import changed
 from tests.walked import Walked
@@ -77,11 +80,26 @@ def test_every_table_has_room_for_the_columns_that_it_keeps(columns: tuple[Colum
     assert {"state", "region", "best", "ratio"} <= _heads(regions.COLUMNS)
     assert {"state", "candidate", "median", "ratio"} <= _heads(tuning.COLUMNS)
     assert {"state", "change", "visits", "ratio"} <= _heads(SEARCHED)
-    assert {"plan", "region", "ratio", "decision"} <= _heads(review.COLUMNS)
+    assert {"region", "runs", "ratio", "decision"} <= _heads(review.COLUMNS)
 
 
 def _heads(columns: tuple[Column, ...]) -> set[str]:
     return {columns[at].head for at, _ in fitted(columns, LEAST[0] - GAP)}
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def test_review_leaves_no_parameter_out_and_has_room_for_three_whole_names(
+    recorded_scene: tuple[str, Scene], size: tuple[int, int]
+) -> None:
+    known = recorded_scene[1]
+    shown = text(known, View(width=size[0], height=size[1], mode="review"))
+    for change in changes(known.state):
+        if isinstance(change.choice, Kernel):
+            point = change.choice.candidate
+            rows = (line.partition("│")[0] for line in shown.splitlines())
+            (row,) = (row for row in rows if point.region[:6] in row and "→" in row)
+            assert row.count("=") == len(point.params)
+            assert len(point.params) > 3 or short(point.label) in row
 
 
 @pytest.mark.parametrize("answer", ["x" * 200, "表" * 200, "é表" * 100])

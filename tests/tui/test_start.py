@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +13,13 @@ from agentcompile.tui.ink import Ink
 from agentcompile.tui.scene import View
 from agentcompile.tui.start import Found, Start, command, entries, frame, press
 from recorded import run_directory
+from refine_folders import FINISHED, TREE, folder
 from test_screens import held
 
 from agentcompile.errors import AgentCompileError
 from agentcompile.options import Options
+from agentcompile.runs.session import EVENTS
+from agentcompile.runs.session import named as session_named
 
 PAGE = Start(
     found=(
@@ -133,11 +137,40 @@ def test_the_headless_command_follows_the_argument(tmp_path: Path) -> None:
     lock.write_text("")
     model = tmp_path / "a.gguf"
     model.write_bytes(b"GGUF")
-    assert headless(str(model), {}) == f"agentcompile compile {model}"
-    assert headless("", {}) == "agentcompile compile MODEL"
-    assert headless("m", {"seconds": "5"}) == "agentcompile compile m --seconds=5"
-    assert headless(str(run), {}) == f"agentcompile runs status {run}"
-    assert headless(str(lock), {}) == f"agentcompile replay {lock}"
+    assert headless(str(model), {}, tmp_path) == f"agentcompile compile {model}"
+    assert headless("", {}, tmp_path) == "agentcompile compile MODEL"
+    assert headless("m", {"seconds": "5"}, tmp_path) == "agentcompile compile m --seconds=5"
+    assert headless(str(run), {}, tmp_path) == f"agentcompile runs status {run}"
+    assert headless("run", {}, tmp_path) == "agentcompile runs status run"
+    assert headless("latest", {}, tmp_path) == "agentcompile runs status latest"
+    assert headless("latest", {}, tmp_path / "none") == "agentcompile runs status latest"
+    assert headless(str(lock), {}, tmp_path) == f"agentcompile replay {lock}"
+
+
+def test_latest_is_the_run_that_was_started_last_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "home" / "runs"
+    with pytest.raises(AgentCompileError, match="no runs") as caught:
+        meaning("latest", runs)
+    assert "makes one" in caught.value.hint
+    session = begun(folder(runs / "z-session", TREE, FINISHED).path, 1_000)
+    assert meaning("latest", runs) == ("refine", session)
+    early = begun(run_directory(runs / "z-run", "finished"), 2_000)
+    late = begun(run_directory(runs / "a-run", "finished"), 3_000)
+    assert meaning("latest", runs) == ("run", late)
+    assert session_named(runs, "latest") == late
+    page = start_of(Options(home=str(tmp_path / "home")), tmp_path)
+    shown = [Path(one.argument) for one in page.found if one.kind in ("run", "refine")]
+    assert shown == [late, early, session]
+
+
+def begun(path: Path, at_ms: int) -> Path:
+    """A run or session whose first event was at a time."""
+    file = path / EVENTS
+    file.write_bytes(re.sub(rb'"at_ms":\d+', b'"at_ms":%d' % at_ms, file.read_bytes()))
+    return path
 
 
 def test_a_file_of_curves_that_is_none_is_refused_before_the_app_starts(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -199,7 +200,7 @@ def test_a_session_is_stopped_in_the_middle_of_an_attempt(run: Path) -> None:
     screen, out, err = paper()
     assert refine_steering.stop({}, str(run), now=True, screen=screen) == 0
     assert "ended" in out.getvalue()
-    assert f"resume with: agentcompile refine --resume --run-dir {run}" in err.getvalue()
+    assert f"next: agentcompile refine --resume --run-dir {run}" in err.getvalue()
     _, said = child.communicate(timeout=20)
     assert child.returncode == 128 + signal.SIGTERM
     assert f"resume with: agentcompile refine --resume --run-dir {run}" in said
@@ -238,6 +239,60 @@ def test_a_node_is_shown_with_its_changes_and_no_control_characters(run: Path) -
     screen, out, _ = paper("json")
     refine_steering.show({}, str(run), node=2, screen=screen)
     assert "+evil();" in json.loads(out.getvalue())["changes"]
+
+
+def test_verbs_on_a_session_name_what_follows(run: Path) -> None:
+    def last(err: io.StringIO) -> str:
+        return err.getvalue().splitlines()[-1]
+
+    with serving(faster) as server:
+        begin(server, run, Gate())
+    screen, _, err = paper()
+    refine_steering.show({}, str(run), node=None, screen=screen)
+    assert last(err) == f"next: agentcompile refine --resume --run-dir {run} --attempts 6", "nothing may be promoted"
+    with serving(lambda request: draft(f"// {800 - asked_of(request)['attempt']}\nf(rank, size);\n")) as server:
+        begin(server, run, resume=True, attempts=5)
+    screen, _, err = paper()
+    refine_steering.show({}, str(run), node=None, screen=screen)
+    best = views.best_admissible(nodes_of(SessionFolder(run).entries()))
+    assert best is not None
+    assert last(err) == f"next: agentcompile refine promote {run} {best.id}"
+    for node, said in ((best.id, f"promote {run} {best.id}"), (2, f"show {run}")):
+        screen, _, err = paper()
+        refine_steering.show({}, str(run), node=node, screen=screen)
+        assert last(err) == f"next: agentcompile refine {said}"
+    screen, _, err = paper()
+    refine_steering.promote({}, str(run), best.id, called="mine", screen=screen)
+    assert last(err) == f"next: agentcompile compile {Path.cwd() / 'm'}"
+    screen, _, err = paper()
+    refine_steering.prune({}, str(run), 1, screen=screen)
+    assert last(err) == f"next: agentcompile refine show {run}"
+
+
+def test_a_session_that_works_names_what_follows(run: Path) -> None:
+    found = dict[str, str]()
+
+    def mind(request: dict[str, Any]) -> Play:
+        if asked_of(request)["attempt"] == 2:
+            for what, call in {
+                "show": lambda screen: refine_steering.show({}, str(run), node=None, screen=screen),
+                "pause": lambda screen: refine_steering.command({}, str(run), "pause", screen=screen),
+                "resume": lambda screen: refine_steering.command({}, str(run), "resume", screen=screen),
+                "stop": lambda screen: refine_steering.stop({}, str(run), now=False, screen=screen),
+            }.items():
+                screen, _, err = paper()
+                call(screen)
+                found[what] = err.getvalue().splitlines()[-1].removeprefix("next: agentcompile refine ")
+        return faster(request)
+
+    with serving(mind) as server:
+        assert begin(server, run, attempts=9) == 0
+    assert found == {
+        "show": f"show {run} --node 1",
+        "pause": f"resume {run}",
+        "resume": f"show {run}",
+        "stop": f"--resume --run-dir {run}",
+    }
 
 
 def test_a_session_that_is_none_is_refused(home: Path, tmp_path: Path) -> None:
