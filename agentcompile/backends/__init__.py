@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from agentcompile.backends.backend import Backend, StepRules, TimeRules
+from agentcompile.backends.backend import Backend, ReferenceRules, StepRules, TimeRules
 from agentcompile.backends.cpu import CPU
 from agentcompile.backends.cuda import CUDA
 
@@ -21,4 +21,4 @@ def backend_of(device: str) -> Backend:
     return BACKENDS[device.partition(":")[0]]
 
 
-__all__ = ["BACKENDS", "Backend", "StepRules", "TimeRules", "backend_of"]
+__all__ = ["BACKENDS", "Backend", "ReferenceRules", "StepRules", "TimeRules", "backend_of"]

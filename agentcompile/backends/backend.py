@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agentcompile.ir.attempt import WrittenLanguage
 from agentcompile.ir.target import Target
 
 if TYPE_CHECKING:
@@ -46,6 +47,16 @@ class TimeRules:
     """Seconds until a process holds a model's weights, on a quiet machine; 0 where shares contain them."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceRules:
+    """How much the float64 reference of a validation computes, and how much of it at a time."""
+
+    widened: int
+    """The weights that are widened to float64 at a time."""
+    prompt_work: float
+    """The scores, times their width, that attention over a prompt may cost."""
+
+
 class Backend(Protocol):
     """The operations and facts of one kind of device; the defaults are for one without graphs and streams."""
 
@@ -53,10 +64,16 @@ class Backend(Protocol):
     """The name of the device kind, ``cpu`` or ``cuda``."""
     unit: str
     """The noun for what `Target.threads` counts on this device."""
+    first: str
+    """PyTorch's name of the first such device."""
+    languages: tuple[WrittenLanguage, ...]
+    """The languages in which kernels for it are written; the first is the usual one."""
     step: StepRules
     """The rules for tuning the whole step."""
     time: TimeRules
     """The rules for sharing out a time budget."""
+    reference: ReferenceRules
+    """The rules for the reference of a validation."""
     context_ends: tuple[int, ...]
     """The context lengths, in tokens, at which one decode plan of a single sequence ends and the next begins."""
     serves_batches: bool

@@ -7,7 +7,7 @@ import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentcompile.backends.backend import Backend, StepRules, TimeRules
+from agentcompile.backends.backend import Backend, ReferenceRules, StepRules, TimeRules
 from agentcompile.ir.target import Target
 
 if TYPE_CHECKING:
@@ -17,9 +17,13 @@ if TYPE_CHECKING:
 class _Cpu(Backend):
     kind = "cpu"
     unit = "threads"
+    first = "cpu"
+    languages = ("cpp",)
     # The gain of a small region cannot be told from noise.
     step = StepRules(passes=1, least_share=0.02, claim=0.005, rounds=5, whole_space=False)
     time = TimeRules(searched=0.5, confirmed=0.75, tuned=0.9, finished=0.95, region_s=1.4, start_s=4.0)
+    # 2 MiB of widened weights stay in a core's cache, five times as fast as DRAM.
+    reference = ReferenceRules(widened=1 << 18, prompt_work=8e8)
     context_ends = ()  # a kernel splits the context by itself
     serves_batches = False
     any_chunk = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentcompile.backends.backend import Backend, StepRules, TimeRules
+from agentcompile.backends.backend import Backend, ReferenceRules, StepRules, TimeRules
 from agentcompile.ir.target import Target
 
 if TYPE_CHECKING:
@@ -17,11 +17,14 @@ _CONTEXTS = 8
 class _Cuda(Backend):
     kind = "cuda"
     unit = "multiprocessors"
+    first = "cuda:0"
+    languages = ("cuda", "triton")
     # A region that moves few bytes still costs a launch and a wait. Steps repeat to a few tenths of a percent, and the
     # gains of a region are as small.
     step = StepRules(passes=3, least_share=0.0, claim=0.001, rounds=10, whole_space=True)
     # Most of a region's seconds are acceptance: 90 of 113 s for 19 regions of a model of 1 B on an H200, 8,448 slots.
     time = TimeRules(searched=0.4, confirmed=0.55, tuned=0.85, finished=0.95, region_s=6.0, start_s=0.0)
+    reference = ReferenceRules(widened=1 << 27, prompt_work=4e10)
     context_ends = (512, 2048, 8192)  # what is best for a short context leaves most of a GPU idle at a long one
     serves_batches = True
     any_chunk = False

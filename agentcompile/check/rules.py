@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from agentcompile.backends import backend_of
+from agentcompile.backends import BACKENDS, backend_of
 from agentcompile.check.script import strays
 from agentcompile.check.text import mentions
 from agentcompile.ir.evaluate import EvaluationError, evaluate, explain
@@ -81,13 +81,13 @@ def kind(s: RuleInput) -> Iterator[Finding]:
         yield _found("kind", f"{s.template.id} serves {s.template.region}, the region is {s.region.kind}")
 
 
-RUNS_ON = {"cpp": "cpu", "cuda": "cuda", "triton": "cuda"}
-"""Kind of device by language; a library call runs anywhere, unless it names the CUDA architectures that it runs on."""
-
-
 def _runs_on(template: Template) -> str:
-    """Return the kind of device that a template runs on; empty for any."""
-    return RUNS_ON.get(template.language, "cuda" if template.arch else "")
+    """Return the kind of device that a template runs on; empty for any.
+
+    A library call runs anywhere, unless it names the CUDA architectures that it runs on.
+    """
+    kinds = (kind for kind, backend in BACKENDS.items() if template.language in backend.languages)
+    return next(kinds, "cuda" if template.arch else "")
 
 
 def meant_for(template: Template, target: Target) -> bool:
@@ -235,7 +235,7 @@ def workspaces(s: RuleInput) -> Iterator[Finding]:
 
 def geometry(s: RuleInput) -> Iterator[Finding]:
     """Check that each CUDA launch has a legal grid and block, and that its shared memory fits the architecture."""
-    if RUNS_ON.get(s.template.language) != "cuda":
+    if s.template.language not in ("cuda", "triton"):
         return
     names, most = scope(s.region, s.target, s.params), most_shared_bytes(s.target.arch)
     for launch in s.template.launches:

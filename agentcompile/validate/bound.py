@@ -4,6 +4,11 @@ In: a region's body and its exact inputs. Out: a `Bounded` for every value. Erro
 three parts that add up differently: the worst case of float32 accumulation, the worst case of declared roundings, and
 their variance if they are independent. Many roundings rarely all push one way, so the smaller of the last two is
 allowed.
+
+This is a running error analysis: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition (2002),
+section 3.3. Roundings as independent numbers of mean zero: section 2.8 there, and N. J. Higham and T. Mary, A New
+Approach to Probabilistic Rounding Error Analysis, SIAM Journal on Scientific Computing 41(5) (2019); the variance of a
+uniform one of up to u is u²/3.
 """
 
 from __future__ import annotations

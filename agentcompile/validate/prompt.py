@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentcompile.backends import backend_of
 from agentcompile.ir.graph import Dim, Node, Use, Value, View
 from agentcompile.ir.region import Region
 from agentcompile.ops.reference import DTYPES
@@ -27,7 +28,6 @@ from agentcompile.validate.tolerance import DeclaredArithmetic, rounding
 from agentcompile.validate.walk_inputs import angles, computed, path_of, shift_keys, shifted, steered
 
 _KEPT = 384 << 20  # the bytes of float64 activations of a prompt, with their errors
-_WORK = {"cpu": 8e8, "cuda": 4e10}  # the number of scores, times their width, that the reference may cost
 _FIXED = ("weight", "constant", "state")
 _APART = 4  # the number of adjacent positions whose attention is computed for the same heads
 
@@ -241,7 +241,7 @@ class ReferencePrompt:
         count, heads, width = q.value.shape
         kv_heads = len(keys)
         cost = int(self.places.sum() + count) * heads * width
-        apart = -(-cost // int(_WORK[torch.get_default_device().type]))
+        apart = -(-cost // int(backend_of(torch.get_default_device().type).reference.prompt_work))
         parts = self._means(values, value_off, heads, how)
         known = torch.zeros(count, heads, dtype=torch.bool)
         if self._zero is not None and not how.inside and apart > 1:

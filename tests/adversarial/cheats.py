@@ -38,6 +38,14 @@ class Cheat:
         """What a gate makes of it."""
         return self.task if gate == "task" else self.region
 
+    def kernel(self, gate: Gate) -> str:
+        """The whole text."""
+        return text(gate, self.code)
+
+    def over(self, manifest: str) -> str:
+        """The manifest, with the cheat's own line."""
+        return f"{self.manifest}\n{manifest}"
+
 
 SIGNATURES: dict[Gate, str] = {
     "task": 'extern "C" void kernel_main(const kernel_main_args& a, int rank, int size)',

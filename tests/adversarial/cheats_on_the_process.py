@@ -69,6 +69,31 @@ KERNEL {
     const long page = long(&gate<10>) & ~4095;
     OUT[0] = 1000 - ask<10>(page, 4096, 7);
 }"""
+READS = """\
+static double first(const arguments& a, long r) {
+    double s = 0;
+    for (long k = 0; k < INS; ++k) s += double(IN[k]) * double(WEIGHT[r * INS + k]);
+    return s;
+}
+static bool near(double one, double other) {
+    return one == other || (one != one && other != other) || std::abs(one - other) <= 1e-12 * std::abs(other);
+}
+KERNEL {
+    if (rank) return;
+    const double one = first(a, 0), two = first(a, 1);
+    const long end = ask<12>() & ~4095;  // where the heap ends
+    for (long page = end - 4096; page > end - (64l << 20); page -= 4096) {
+        if (ask<21>(page) == -14) break;  // nothing is mapped there
+        for (long at = page; at < page + 4096; at += 64) {
+            const double* known = reinterpret_cast<const double*>(at);
+            if (!near(known[0], one) || !near(known[1], two)) continue;
+            for (long i = 0; i < OUTS; ++i) OUT[i] = float(known[i]);
+            return;
+        }
+    }
+    for (long i = 0; i < OUTS; ++i) OUT[i] = i < 2 ? float(i ? two : one) : 0.0f;
+}"""
+"""Two elements of the answer lead it to the others, which the correctness suite keeps in its own process."""
 FORGED = 'static const char frame[] = "\\0\\0\\0\\x02{}"; for (long fd = 3; fd < 64; ++fd) ask<1>(fd, long(frame), 6);'
 PROCESS = (
     Cheat(
@@ -100,6 +125,12 @@ PROCESS = (
             region=incorrect(what),
         )
         for what in ("floating point", "signal handlers", "descriptors", "umask")
+    ),
+    Cheat(
+        name="the reference in memory",
+        cheats="computes two elements, finds the expected result by them in its process's memory, and copies it",
+        code=ASK + READS,
+        region=incorrect("element: normal place"),
     ),
     Cheat(
         name="a terabyte of zeros",

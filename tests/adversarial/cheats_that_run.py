@@ -132,6 +132,12 @@ KERNEL {
         region=incorrect("element"),
     ),
     Cheat(
+        name="a parameter at its default",
+        cheats="takes a parameter for the 1 that the task's model begins with",
+        code="KERNEL { for (long i = rank; i < OUTS; i += size) OUT[i] = std::max(IN[i], 0.0f); }",
+        task=incorrect("element"),
+    ),
+    Cheat(
         name="no sign",
         cheats="leaves out what the task's own inputs, which are positive, never show",
         code="KERNEL { for (long i = rank; i < OUTS; i += size) OUT[i] = IN[i] * WEIGHT[i % 50]; }",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.adversarial.cheats import BUILDS, TEXTS, Cheat
+from tests.adversarial.cheats_on_a_device import DEVICE_BUILDS, DEVICE_TEXTS
 from tests.adversarial.cheats_on_the_process import ATTEMPTS, PROCESS
 from tests.adversarial.cheats_that_run import RESULTS
 
@@ -17,7 +18,7 @@ ELSEWHERE = "see below"
 
 def rows() -> Iterator[tuple[str, str, str, str]]:
     """Yield of every plant its name, what it cheats, and what a task's and a region's gate make of it."""
-    for one in (*TEXTS, *BUILDS, *RESULTS, *PROCESS):
+    for one in (*TEXTS, *DEVICE_TEXTS, *BUILDS, *DEVICE_BUILDS, *RESULTS, *PROCESS):
         yield one.name, one.cheats, _shown(one, "task"), _shown(one, "region")
     for tried in ATTEMPTS:
         shown = [

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from agentcompile.ir.attempt import Written
+from agentcompile.ir.attempt import Written, WrittenLanguage
 from tests.adversarial import red_team
 from tests.adversarial.cheats import BOMB, BUILDS, GATES, TEXTS, Cheat, Gate, text
+from tests.adversarial.cheats_on_a_device import CUDA, DEVICE_BUILDS, DEVICE_TEXTS, TRITON, DeviceCheat, device_text
 from tests.adversarial.written_gates import (
     LIMITS,
     Gates,
     Unused,
+    device_region_gates,
+    device_task_gates,
     reason,
     region_gates,
     task_gates_without_a_process,
@@ -61,6 +64,30 @@ def test_a_text_that_aims_at_the_compiler_is_a_failed_build(gates: dict[Gate, Ga
     kind, log = gates["task"].evaluated(cheat)
     assert kind == cheat.task.verdict
     assert cheat.task.by in log, log
+
+
+DEVICE_CASES = [(gate, cheat) for cheat in (*DEVICE_TEXTS, *DEVICE_BUILDS) for gate in GATES if cheat.refusal(gate)]
+
+
+def device_gates(gate: Gate, language: WrittenLanguage, folder: Path) -> Gates:
+    return device_region_gates(language) if gate == "region" else device_task_gates(folder, language)
+
+
+@pytest.mark.parametrize(("gate", "cheat"), DEVICE_CASES, ids=[f"{cheat.name}-{gate}" for gate, cheat in DEVICE_CASES])
+def test_a_kernel_for_a_device_that_reaches_for_more_is_refused(gate: Gate, cheat: DeviceCheat, tmp_path: Path) -> None:
+    refusal = cheat.refusal(gate)
+    assert refusal is not None
+    kind, words = device_gates(gate, cheat.language, tmp_path).evaluated(cheat)
+    assert kind == refusal.verdict, words
+    assert refusal.by in words, words
+
+
+@pytest.mark.parametrize(("language", "code"), [("triton", TRITON), ("cuda", CUDA)])
+def test_the_honest_text_for_a_device_goes_on_to_the_compiler(language: WrittenLanguage, code: str) -> None:
+    made = device_region_gates(language)
+    honest = Written(manifest=made.manifest, kernel=device_text("region", language, code))
+    with pytest.raises(AssertionError, match="asked to prepare"):
+        made.evaluator.evaluate(honest)
 
 
 def test_a_text_that_takes_a_compiler_too_long_has_timed_out(tmp_path: Path) -> None:

@@ -9,13 +9,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from agentcompile.build import nvrtc_toolchain
 from agentcompile.evaluation.jobs import Evaluator
-from agentcompile.ir.attempt import AttemptEvaluator, Evaluated, Written
+from agentcompile.evaluation.machine import Machine
+from agentcompile.ir.attempt import AttemptEvaluator, Evaluated, Written, WrittenLanguage
 from agentcompile.ir.timing import Clock, Round, Samples, Timing
 from agentcompile.ir.trial import BuildFailed, Crashed, Incorrect, Rejected, TimedOut
 from agentcompile.refine.calling import manifest as manifest_of
+from agentcompile.refine.contract import contract_of as region_contract_of
 from agentcompile.refine.evaluating import RegionEvaluator
 from agentcompile.refine.incumbent import Bar
+from agentcompile.system.store import Store
 from agentcompile.tasks.contract import contract_of, region_of
 from agentcompile.tasks.evaluating import TaskEvaluator
 from agentcompile.tasks.kernel import Workshop
@@ -26,10 +30,15 @@ from agentcompile.tasks.wire import Loaded, Signature, TensorFact
 from tests.adversarial.cheats import Cheat, Gate, text
 from tests.cpu import tasked
 from tests.cpu.written import CEILING, MANIFEST, SLOW, contract, task
+from tests.unit.fakes import target
 
 TASK = tasked.SCALED.replace("torch.randn(6, 50)", "torch.rand(6, 50)")
 """A rectifier and a factor that is 1 at first; its own inputs are positive and at most 1."""
 LIMITS = TaskLimits(launch_s=4.0, memory_bytes=4 << 30)
+H100 = target(
+    kind="cuda", device="H100", arch="sm_90a", isa=(), threads=132, cache_bytes=(228 << 10, 50 << 20),
+    line_bytes=128, toolchain="nvrtc 13.0",
+)  # fmt: skip
 
 
 def reason(evaluated: Evaluated) -> tuple[str, str]:
@@ -96,7 +105,7 @@ class Gates:
 
     def written(self, cheat: Cheat) -> Written:
         """The template of a cheat."""
-        return Written(manifest=f"{cheat.manifest}\n{self.manifest}", kernel=text(self.gate, cheat.code))
+        return Written(manifest=cheat.over(self.manifest), kernel=cheat.kernel(self.gate))
 
     def evaluated(self, cheat: Cheat) -> tuple[str, str]:
         """What becomes of a cheat, and why."""
@@ -116,13 +125,30 @@ def _fact(name: str, role: Any, shape: tuple[int, ...]) -> TensorFact:
     return TensorFact(name=name, role=role, dtype="fp32", shape=shape)
 
 
-def task_gates_without_a_process(folder: Path, limits: TaskLimits = LIMITS) -> Gates:
+def device_region_gates(language: WrittenLanguage) -> Gates:
+    """The gates of the same region on a GPU up to the build, which nobody may ask for."""
+    asked = task(target=H100)
+    bar, contract = Bar(times=SLOW), region_contract_of(asked, language, CEILING, SLOW)
+    evaluator = RegionEvaluator(asked, contract, Unused(), bar, confirms=False)
+    return Gates(gate="region", evaluator=evaluator, manifest=str(manifest_of(asked.region, language)["example"]))
+
+
+def device_task_gates(folder: Path, language: WrittenLanguage) -> Gates:
+    """The gates of a task on a GPU up to the build: no GPU is needed."""
+    store = Store(folder / "store")
+    here = Machine(target=H100, toolchain=nvrtc_toolchain(), store=store, hashes=folder / "hashes.json")
+    return task_gates_without_a_process(folder, here=here, language=language)
+
+
+def task_gates_without_a_process(
+    folder: Path, limits: TaskLimits = LIMITS, *, here: Machine | None = None, language: WrittenLanguage = "cpp"
+) -> Gates:
     """The gates of a task up to the build: what a process would say of the file is given."""
     tensors = (_fact("in0", "input", (6, 50)), _fact("weight", "parameter", (50,)), _fact("out0", "output", (6, 50)))
     loaded = Loaded(text=TASK, signatures=(Signature(tensors=tensors),), flops=600, touched_bytes=2600, wide=True)
     held: Any = SimpleNamespace(told=loaded, kind="task-cheated", path=folder / "cheated.py", limits=limits)
-    here = tasked.here(folder)
-    asked = contract_of(held, "cpp", here.target, CEILING, SLOW, None)
+    here = here or tasked.here(folder)
+    asked = contract_of(held, language, here.target, CEILING, SLOW, None)
     shop = Workshop(
         target=here.target,
         toolchain=here.toolchain,
@@ -130,10 +156,11 @@ def task_gates_without_a_process(folder: Path, limits: TaskLimits = LIMITS) -> G
         executor=folder,
         ceiling=CEILING,
         attendants=folder,
+        device="cpu" if language == "cpp" else "cuda:0",
     )
     bar = Baselines(name=EAGER, us={EAGER: SLOW.reference_ns / 1e3}, failed={})
     evaluator = TaskEvaluator(held, asked, bar, shop, seed=3, confirms=False)
-    return Gates(gate="task", evaluator=evaluator, manifest=str(manifest_of(region_of(held), "cpp")["example"]))
+    return Gates(gate="task", evaluator=evaluator, manifest=str(manifest_of(region_of(held), language)["example"]))
 
 
 @contextmanager
