@@ -24,7 +24,7 @@ from agentcompile.ir.digest import Json, digest
 from agentcompile.ir.kind import TASK
 from agentcompile.ir.trial import reason
 
-VERSION = "agents/7"
+VERSION = "agents/8"
 """Prompt version, raised with every change of the text or of its data."""
 
 

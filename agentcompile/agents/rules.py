@@ -70,7 +70,9 @@ rules. What is not there is not known, or does not apply.
   measured, divided by what it allows. beside_incumbent: speedup, above 1 is faster, and its confidence interval, from
   rounds with the incumbent, which took incumbent_us in them. gb_per_s: all bytes of the interface by the time;
   gflop_per_s is not there where the interface counts no FLOPs. contended: other processes disturbed the rounds, so that
-  speedups are estimates. admissible: every gate was passed, and it is surely faster than the incumbent.
+  speedups are estimates. admissible: every gate was passed, and it is surely faster than the incumbent. resources: what
+  the assembler reports of each entry, on a GPU alone; warps_by_registers: of most_warps, those that its registers leave
+  on a multiprocessor; its blocks and shared memory may leave fewer.
 - refused: answers for this node that could not be used, and why. Answer so that this does not happen again."""
 _IDEAS = """
 - principles: rules that were found by measuring, each with where it was measured, [kind, device, ratio], and until when

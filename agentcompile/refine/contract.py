@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 
 from agentcompile import check
+from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError
 from agentcompile.ir.attempt import Contract, Times, WrittenLanguage
 from agentcompile.ir.digest import Json
@@ -25,9 +26,6 @@ from agentcompile.refine.calling import calling, forbidden, manifest, skeleton
 from agentcompile.refine.machine import machine, rates
 from agentcompile.regions.kinds import facts as kinds
 from agentcompile.tuning.tasks import TuneTask
-
-LANGUAGES: dict[str, tuple[WrittenLanguage, ...]] = {"cpu": ("cpp",), "cuda": ("cuda", "triton")}
-"""The languages in which a kernel may be written, by kind of device; the first is the usual one."""
 
 
 def contract_of(
@@ -131,7 +129,7 @@ def _servable(region: Region, language: WrittenLanguage, target: Target) -> None
     found = check.errors(check.applicable(region, skeleton(region, language), target, layout_fits=fits))
     if found:
         text = f"{region.name}: no {language} kernel can serve it: {found[0].text}"
-        hint = f"languages of this target: {', '.join(LANGUAGES.get(target.kind, ()))}; or choose another region"
+        hint = f"languages of this target: {', '.join(backend_of(target.kind).languages)}; or choose another region"
         raise AgentCompileError(text, hint=hint)
 
 

@@ -225,8 +225,9 @@ class RegionEvaluator:
         told |= {"accepted": accepted, "confirmed": confirmed}
         told["admissible"] = bool(accepted and beside is not None and beside.comparison == "FASTER")
         if self._store is not None:
-            toolchain = self._task.space.target.toolchain
-            told["resources"] = feedback.resources(resources_of(job.source, self._store, toolchain))
+            target = self._task.space.target
+            reported = resources_of(job.source, self._store, target.toolchain)
+            told["resources"] = feedback.resources(reported, target.arch)
         if not isinstance(verdict, Measured):
             return Evaluated(verdict=verdict, feedback=told)
         m = verdict.measurement

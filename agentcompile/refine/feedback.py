@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from agentcompile.ir.cleaning import clean
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.region import Region
-from agentcompile.ir.resources import Resources
+from agentcompile.ir.resources import Resources, most_warps, warps_of
 from agentcompile.ir.template import Params
 from agentcompile.ir.trial import (
     BuildFailed,
@@ -106,9 +106,15 @@ def shortened(log: str) -> str:
     return f"{log[:half]}\n... {len(log) - 2 * half} characters left out ...\n{log[-half:]}"
 
 
-def resources(found: Sequence[Resources]) -> Json:
-    """Return the registers, shared memory and spills that the assembler reported, by entry."""
-    return [encode(one) for one in found]
+def resources(found: Sequence[Resources], arch: str) -> Json:
+    """Return what the assembler reported of each entry, and how many warps its registers leave on a multiprocessor.
+
+    Blocks and shared memory may leave fewer: they are a matter of launches, which the assembler does not know.
+    """
+    return [
+        {**asdict(one), "warps_by_registers": warps_of(one.registers, arch), "most_warps": most_warps(arch)}
+        for one in found
+    ]
 
 
 def points(found: Sequence[tuple[Params, Verdict]]) -> Json:

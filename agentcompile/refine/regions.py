@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.chunk import any_chunk
 from agentcompile.evaluation.evaluator import WorkerEvaluator
@@ -21,7 +22,7 @@ from agentcompile.ir.attempt import Contract, Evaluated, Written, WrittenLanguag
 from agentcompile.ir.region import Region
 from agentcompile.ir.trial import Trial
 from agentcompile.options import Options
-from agentcompile.refine.contract import LANGUAGES, contract_of
+from agentcompile.refine.contract import contract_of
 from agentcompile.refine.evaluating import RegionEvaluator
 from agentcompile.refine.incumbent import Bar, bar_of
 from agentcompile.refine.promote import machine_of
@@ -104,7 +105,7 @@ def opened(
         if bar is None:
             text = f"{task.region.name}: not even PyTorch gave a time: something else ended its process"
             raise AgentCompileError(text, exit_code=ExitCode.ENVIRONMENT, hint="check memory and load, then try again")
-        written_in = language or LANGUAGES[here.target.kind][0]
+        written_in = language or backend_of(here.target.kind).languages[0]
         contract = contract_of(
             task, written_in, prepared.ceiling, bar.times, processor=processor(), core_mhz=core_mhz()
         )

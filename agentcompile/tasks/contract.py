@@ -20,7 +20,6 @@ from agentcompile.ir.region import Access, Cost, Port, PortRole, Regime, Region
 from agentcompile.ir.scope import constants_of
 from agentcompile.ir.target import Ceiling, Residency, Target
 from agentcompile.refine.calling import calling, forbidden, manifest
-from agentcompile.refine.contract import LANGUAGES
 from agentcompile.refine.machine import machine, rates
 from agentcompile.tasks.demands import magnitudes, preconditions, tolerance
 from agentcompile.tasks.load import LoadedTask
@@ -167,7 +166,7 @@ def language_for(path: Path, language: WrittenLanguage | None, target: Target) -
     Raises:
         AgentCompileError: kernels in that language do not run on that target (usage).
     """
-    known = LANGUAGES[target.kind]
+    known = backend_of(target.kind).languages
     if language is not None and language not in known:
         text = f"{path}: kernels in {language} do not run on {target.kind}"
         raise AgentCompileError(text, hint=f"languages of this target: {', '.join(known)}")

@@ -228,8 +228,9 @@ class TaskEvaluator:
         told |= {"params": dict(params), "points": feedback.points(found), "confirmed": confirmed}
         told["admissible"] = isinstance(verdict, Measured) and verdict.measurement.comparison == "FASTER"
         if self._shop.own_memory and isinstance(verdict, (Measured, Impossible, Incorrect)):
-            source = self._rebuilt(template, params).source
-            told["resources"] = feedback.resources(resources_of(source, self._shop.store, self._shop.target.toolchain))
+            source, target = self._rebuilt(template, params).source, self._shop.target
+            reported = resources_of(source, self._shop.store, target.toolchain)
+            told["resources"] = feedback.resources(reported, target.arch)
         if not isinstance(verdict, Measured):
             return Evaluated(verdict=verdict, feedback=told)
         # The baseline's own share of the reference comes from rounds of their own, side by side as well.

@@ -171,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--arms", default=",".join(ARMS), help="arms, separated by commas; default: all of %(default)s")
     add("--strategy", default=next(iter(POLICIES)), help="which node is worked on, in arms that search")
     add("--attempts", type=at_least(1), default=8, help="most attempts of a session; default: %(default)s")
-    add("--tokens", type=at_least(0), default=200_000, help="tokens after which a session asks nothing; 0: any number")
+    add("--tokens", type=at_least(0), default=200_000, help="tokens after which a session asks nothing (0 = no limit)")
     add("--seeds", type=at_least(1), default=1, help="sessions of each task and arm")
     add("--seed", type=at_least(0), default=0, help="the first of their seeds")
     add("--advisor", default="", help="who answers: openai:MODEL[@BASE_URL]")

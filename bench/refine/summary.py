@@ -88,7 +88,11 @@ def wilson(count: int, of: int) -> Rate:
 
 
 def geometric(values: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Return the geometric mean of positive values, one at least, and its bootstrap interval, always the same one."""
+    """Return the geometric mean of positive values, one at least, and its bootstrap interval, always the same one.
+
+    The interval goes from one percentile to the other: B. Efron and R. J. Tibshirani, An Introduction to the Bootstrap
+    (1993), chapter 13.
+    """
     logs, draw = [math.log(value) for value in values], random.Random(0)
     if len(logs) < 2:
         return values[0], None, None
