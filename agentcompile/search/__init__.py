@@ -38,8 +38,7 @@ class SearchMethod:
     @property
     def tries(self) -> int:
         """The candidates of a round, before which a model is asked; 0 for a search without rounds."""
-        course = self.regions.course if isinstance(self.regions, Explorer) else None
-        return course.width if isinstance(course, LlmRounds) else 0
+        return self.regions.course.tries if isinstance(self.regions, Explorer) else 0
 
 
 STRATEGIES: Mapping[str, SearchMethod] = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from agentcompile.search.course import FAILED, Ask, Asking, Ground
+from agentcompile.search.course import FAILED, Ask, Asking, Course, Ground
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Annealing:
+class Annealing(Course):
     """The algorithm. Temperatures are differences of log time: at 0.2 a point 20 % slower is accepted in e⁻¹."""
 
     hot: float = 0.2

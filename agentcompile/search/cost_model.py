@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TRUSTED = 0.5
 """The least rank correlation with which the model is used."""
-_LEAST = 24
+LEAST = 24
 """Trials with which it is fitted for the first time."""
 _GROWTH = 1.2
 """It is fitted again when there are this many times as many trials, so that a search of n trials fits ln n times."""
@@ -68,7 +68,7 @@ class CostModel:
 
         Nothing is done before there are a fifth more of them than at the last fit.
         """
-        if len(scores) < max(_LEAST, self._fitted * _GROWTH):
+        if len(scores) < max(LEAST, self._fitted * _GROWTH):
             return
         self._fitted = len(scores)
         self._trees, self._correlation = _learned(self._features, tuple(scores.items()))

@@ -93,6 +93,11 @@ class Ground:
 class Course(Protocol):
     """A search algorithm with its settings, which are the fields of a frozen dataclass."""
 
+    @property
+    def tries(self) -> int:
+        """The candidates of a round, before which a model is asked; 0 for a search without rounds."""
+        return 0
+
     def walk(self, ground: Ground) -> Asking:
         """Ask for points until nothing is left to learn; most algorithms go on until every point is tried."""
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentcompile.search.course import FAILED, Ask, Asking, Ground
+from agentcompile.search.course import FAILED, Ask, Asking, Course, Ground
 
 _ATTEMPTS = 100
 """Offspring that may be illegal or known before a random point is taken instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evolutionary:
+class Evolutionary(Course):
     """The algorithm; shares are between 0 and 1."""
 
     population: int = 12

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agentcompile.search.course import FAILED, Ask, Asking, Ground
+from agentcompile.search.course import FAILED, Ask, Asking, Course, Ground
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Greedy:
+class Greedy(Course):
     """Try the changes of the best point in a random order and move as soon as one is better; else begin elsewhere."""
 
     beginning: int = 4

@@ -12,11 +12,11 @@ import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from agentcompile.search.course import FAILED, Ask, Asking, Ground
+from agentcompile.search.course import FAILED, Ask, Asking, Course, Ground
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlmRounds:
+class LlmRounds(Course):
     """The algorithm with its settings."""
 
     width: int = 15
@@ -25,6 +25,11 @@ class LlmRounds:
     """Rounds before the local search; after the first none begins when half of the budget is used up."""
     again: int = 3
     """The best points that are timed again after each round, and that the next question names."""
+
+    @property
+    def tries(self) -> int:
+        """The candidates of a round."""
+        return self.width
 
     def walk(self, ground: Ground) -> Asking:
         """Ask for rounds, then for points near the best, until every point is tried."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from agentcompile.ir.search_events import Origin
 from agentcompile.search.cost_model import CostModel
-from agentcompile.search.course import FAILED, Ask, Asking, Ground
+from agentcompile.search.course import FAILED, Ask, Asking, Course, Ground
 
 _ATTEMPTS = 50
 """Rollouts that are drawn for a child before its parent counts as exhausted."""
@@ -31,7 +31,7 @@ _TOURNAMENT = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mcts:
+class Mcts(Course):
     """The algorithm with its settings; shares are between 0 and 1."""
 
     branching: int = 2

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.jobs import Baseline, Evaluator, Prepared
-from agentcompile.interchange.tried import Tried
+from agentcompile.interchange.trials import ExportedTrial
 from agentcompile.ir.codec import decode, encode
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import Disturbed, Measured, Rejected, Trial, Verdict
@@ -55,7 +55,7 @@ class Record:
 class Whole:
     """The recorded space of a region, in the space's order, and the anchor's median time in ns."""
 
-    tried: tuple[Tried, ...]
+    tried: tuple[ExportedTrial, ...]
     anchor: str
     anchor_ns: float
     again: int
@@ -233,7 +233,7 @@ def _batches(items: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
         yield items[begin : begin + BATCH]
 
 
-def _tried(record: Record, anchor_ns: float) -> Tried:
+def _tried(record: Record, anchor_ns: float) -> ExportedTrial:
     """Return a record's trial with its time as a ratio to the anchor, times the anchor's median."""
     trial = record.trial
     if record.ns and isinstance(trial.verdict, Measured):
@@ -246,4 +246,4 @@ def _tried(record: Record, anchor_ns: float) -> Tried:
             baseline_ns=max(round(found.baseline_ns * scale), 1),
         )
         trial = replace(trial, verdict=replace(trial.verdict, measurement=measurement))
-    return Tried(trial=trial, at_ms=record.at_ms)
+    return ExportedTrial(trial=trial, at_ms=record.at_ms)

@@ -7,10 +7,11 @@ each adviser's order is reported. --times takes the times of an earlier result.
 --space FILE --strategies "random;halving" compares search strategies: each searches each recorded space with each seed,
 and gets the recorded time or failure of what it proposes at once. Nothing is built or run, and no network is used. A
 space that `agentcompile bench spaces` recorded has its question beside it, so that a strategy may be advised there:
-"halving@heuristic;mcts+advice@replay:DIR" (none, heuristic, random, replay:DIR, openai:MODEL@URL with --record DIR). An
-evaluation is a distinct candidate that was proposed, a failed one too. A FILE is a cache of Kernel Tuner or a T4
-results document (schema 1.0.0, as `agentcompile export` writes), each also as .gz, of at most 256 MB. A T4 document
-with several trials of a candidate counts the last one.
+"halving@heuristic;mcts+advice@replay:DIR" (none, heuristic, random, replay:DIR, openai:MODEL@URL with --record DIR, and
+on any space worst, which knows every time and says the opposite). An evaluation is a distinct candidate that was
+proposed, a failed one too. A FILE is a cache of Kernel Tuner or a T4 results document (schema 1.0.0, as `agentcompile
+export` writes), each also as .gz, of at most 256 MB. A T4 document with several trials of a candidate counts the last
+one.
 
 MODEL… --strategies "halving;mcts@none" compares both in real compiles: every arm, a strategy and after @ an adviser
 (heuristic), compiles every model by the command line with every seed, in folders of its own, within --seconds and
@@ -137,6 +138,7 @@ def _parser() -> argparse.ArgumentParser:
     models.add_argument("--context", default=None, help="maximum context length in tokens")
     models.add_argument("--threads", default=None, help="worker threads; 0: one a physical core")
     models.add_argument("--times", type=Path, nargs="+", default=[], metavar="FILE", help="take the times of results")
+    models.add_argument("--judged", dest="times", type=Path, nargs="+", help=argparse.SUPPRESS)  # the older name
     models.add_argument(
         "--seconds",
         type=int,

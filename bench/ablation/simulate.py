@@ -9,9 +9,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -33,9 +32,14 @@ from agentcompile.ir.trial import (
     Trial,
     Verdict,
 )
-from agentcompile.search import Budget, SearchMethod, SearchTask, strategy_of
+from agentcompile.search import Budget, RegionStrategy, SearchMethod, SearchTask, strategy_of
+from agentcompile.search.cost_model import LEAST, CostModel
+from agentcompile.search.course import Explorer
+from agentcompile.search.mcts import Mcts
+from agentcompile.search.points import points_of
+from agentcompile.search.strategy import reached
 
-from .advising import advised, arm_of
+from .advising import ModelAnswers, advised, arm_of
 from .documents import Failure
 from .spaces import RecordedSpace
 
@@ -66,6 +70,10 @@ class Curve:
     """Processor time that the strategy itself took, in s."""
     used: Usage = Usage()  # noqa: RUF009 - frozen
     """What the model's answers took that the search heard; nothing where no model was asked."""
+    answers: ModelAnswers | None = None
+    """Whose answers the search used, and how legal they were; None where no model was asked."""
+    correlation: float | None = None
+    """How well the cost model of the strategy ranks trials of the search that it did not see (`held_out`)."""
 
     def best_after(self, evaluations: int) -> float:
         """Return the best time in ns after this many evaluations; infinite before the first point that ran."""
@@ -148,7 +156,27 @@ def simulate(
     return Curve(
         space=space.name, strategy=strategy, seed=seed, budget=budget, evaluations=len(known), failed=failures,
         optimum_ns=space.best_ns, steps=tuple(steps), ended=ended, seconds=seconds, used=advising.used(),
+        answers=advising.answers(), correlation=held_out(space, method, trials),
     )  # fmt: skip
+
+
+def held_out(space: RecordedSpace, strategy: RegionStrategy, trials: Sequence[Trial]) -> float | None:
+    """Return Spearman's rank correlation of a search's trials with what its cost model predicts for them unseen.
+
+    Every third trial is held out in turn, as the model does itself when it learns. None for a strategy without a cost
+    model, and for a search that ended before one is fitted.
+    """
+    if not isinstance(strategy, Explorer) or not isinstance(strategy.course, Mcts):
+        return None
+    points, scores = points_of(space.candidates), dict[int, float]()
+    for trial in trials:
+        place, score = points.place(trial.candidate.id), reached([trial], 0, 0)
+        assert place is not None
+        assert score is not None
+        scores.setdefault(place, score)
+    model = CostModel(points)
+    model.learn(scores)
+    return model.correlation if len(scores) >= LEAST else None
 
 
 _PASSED = NumericReport(checks=(), error_ratio=0.0, cases=0, repeats=0)
@@ -163,7 +191,7 @@ class _Answers:
 
     def __init__(self, space: RecordedSpace) -> None:
         self._space = space
-        self._baseline_ns = space.baseline_ns or statistics.median(space.times_ns.values() or [1.0])
+        self._baseline_ns = space.compared_ns
         asked = space.question
         self._bytes = asked.region.cost.bytes if asked is not None else 0
         self._residency: Residency = asked.residency if asked is not None else "dram"

@@ -69,6 +69,11 @@ class RecordedSpace:
         return {id: outcome for id, outcome in self.outcomes.items() if not isinstance(outcome, Failure)}
 
     @property
+    def compared_ns(self) -> float:
+        """The time in ns that speed-ups are over: PyTorch's where it is known, else the median of all that ran."""
+        return self.baseline_ns or statistics.median(self.times_ns.values() or [1.0])
+
+    @property
     def best_ns(self) -> float | None:
         """The least time in ns; None when every point failed."""
         return min(self.times_ns.values(), default=None)

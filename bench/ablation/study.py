@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from agentcompile.ir.advice import SequenceCounts
 from agentcompile.ir.target import Target
 
+from .advising import ModelAnswers
 from .simulate import Curve
 from .spaces import NEARER, RecordedSpace
 
@@ -36,6 +38,8 @@ class SpaceFacts:
     best: str
     """The label of the fastest candidate."""
     best_ns: float
+    compared_ns: float = 0.0
+    """What speed-ups are over: PyTorch's time where it was recorded, else the median of all that ran; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,13 @@ class Standing:
     """Answers of a model that a search heard, mean over seeds."""
     tokens: float = 0.0
     """Tokens of these questions and answers, mean over seeds."""
+    efficiency: float | None = None
+    """Speed-up ÷ samples: the speed-up when the best was first within the percentage that counts, over the evaluations
+    until then, median over seeds; 0 for a seed that never got there; None where `compared_ns` is not known."""
+    correlation: float | None = None
+    """Rank correlation of the cost model with trials that it did not see, median over the seeds that have one."""
+    answers: ModelAnswers | None = None
+    """Whose answers all seeds together used; an answer counts once for each seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +95,8 @@ class Overall:
     evaluations: tuple[tuple[float, float], ...]
     """(percent, evaluations to within it); infinite when a median is."""
     area: float
+    efficiency: float | None = None
+    """Speed-up ÷ samples; 0 when a median is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +140,7 @@ def facts_of(space: RecordedSpace, percents: Sequence[float]) -> SpaceFacts:
     return SpaceFacts(
         name=space.name, digest=space.digest, device=space.device, points=len(space.candidates),
         failed=len(space.candidates) - len(space.times_ns), best=space.best.label, best_ns=space.best_ns,
-        near=tuple((percent, len(space.within(percent))) for percent in percents),
+        near=tuple((percent, len(space.within(percent))) for percent in percents), compared_ns=space.compared_ns,
     )  # fmt: skip
 
 
@@ -140,6 +153,7 @@ def standing_of(facts: SpaceFacts, arm: str, curves: Sequence[Curve], percents: 
     """Return what the curves of an arm in one space say together; there is at least one, all of the same budget."""
     last = min(curves[0].budget, facts.points)
     marks = [mark for mark in MARKS if mark < last] + [last]
+    known = [curve.correlation for curve in curves if curve.correlation is not None]
     return Standing(
         space=facts.name, arm=arm, seeds=len(curves),
         reaches=tuple(_reach(percent, [curve.evaluations_to(percent) for curve in curves]) for percent in percents),
@@ -148,7 +162,33 @@ def standing_of(facts: SpaceFacts, arm: str, curves: Sequence[Curve], percents: 
         overhead_s=sum(curve.seconds for curve in curves) / max(sum(curve.evaluations for curve in curves), 1),
         calls=statistics.fmean(curve.used.calls for curve in curves),
         tokens=statistics.fmean(curve.used.tokens for curve in curves),
+        efficiency=_efficiency(facts, curves, percents[0]),
+        correlation=statistics.median(known) if known else None,
+        answers=together(curve.answers for curve in curves),
     )  # fmt: skip
+
+
+def _efficiency(facts: SpaceFacts, curves: Sequence[Curve], percent: float) -> float | None:
+    """Return speed-up ÷ samples (the sample efficiency of arXiv 2506.01374) at `percent` above the optimum."""
+    if not facts.compared_ns:
+        return None
+    reached = [(curve, curve.evaluations_to(percent)) for curve in curves]
+    return statistics.median(
+        0.0 if at is None else facts.compared_ns / curve.best_after(at) / at for curve, at in reached
+    )
+
+
+def together(answers: Iterable[ModelAnswers | None]) -> ModelAnswers | None:
+    """Return the sum of what several searches used; None where none asked a model."""
+    found = [one for one in answers if one is not None]
+    if not found:
+        return None
+    return ModelAnswers(
+        model=", ".join(sorted({one.model for one in found})),
+        consulted=sum(one.consulted for one in found),
+        fallbacks=sum(one.fallbacks for one in found),
+        sequences=sum((one.sequences for one in found), SequenceCounts()),
+    )
 
 
 def _reach(percent: float, found: Sequence[int | None]) -> Reach:
@@ -174,10 +214,12 @@ def _median(values: Iterable[float]) -> float:
 def overall_of(arm: str, standings: Sequence[Standing]) -> Overall:
     """Return the geometric means of an arm's medians over spaces."""
     medians = zip(*(((reach.percent, reach.median) for reach in one.reaches) for one in standings), strict=True)
+    efficiencies = [one.efficiency for one in standings if one.efficiency is not None]
     return Overall(
         arm=arm,
         evaluations=tuple((pairs[0][0], statistics.geometric_mean(median for _, median in pairs)) for pairs in medians),
         area=_geometric([one.area for one in standings]),
+        efficiency=_geometric(efficiencies) if len(efficiencies) == len(standings) else None,
     )
 
 
