@@ -80,7 +80,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="budget", kind="int", most=1_000_000, about="candidates to evaluate, about, for each batch size"),
     Setting(name="seconds", kind="int", most=1_000_000, about="seconds for search and step tuning (0 = no limit)"),
     Setting(name="memory", kind="switch", about="whether findings of earlier runs on like regions order the search"),
-    Setting(name="review", kind="switch", about="whether the lock waits for a person to decide on every region"),
+    Setting(name="review", kind="switch", about="whether the lock waits for review of every region"),
     Setting(name="seed", kind="int", about="random seed of inputs, measurement order and ties"),
     Setting(name="out", kind="path", about="path of the lock file"),
     Setting(name="run_dir", kind="path", about="run directory; empty: a new folder among the runs"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import random
+import shlex
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -24,8 +25,8 @@ from agentcompile.options import resolve
 from .harness.course import cache_of, say, threads_of
 from .harness.numbers import at_least
 from .harness.rates import Visit, bearable_on, estimate, visit, wait_for_calm
-from .harness.records import revision, write_record
-from .harness.serving import Arm, ArmFailed, load_alone
+from .harness.records import revision, say_next, write_record
+from .harness.serving import ArmFailed, LiveArm, load_alone
 from .harness.times import Build
 from .harness.trial import LEAST_S, OURS
 from .harness.workload import Workload
@@ -98,6 +99,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
         }
         write_record(asked.out, ["overhead", *arguments], begun, machine.target, written)
     if found is None or found.low <= LIMIT < found.high:
+        say_next(f"agentcompile bench overhead {shlex.join([*arguments, f'--rounds={2 * asked.rounds}'])}")
         return ExitCode.UNDECIDED
     return ExitCode.OK if found.high <= LIMIT else ExitCode.PERFORMANCE
 
@@ -144,7 +146,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=at_least(1), default=10, help="of every process")
     parser.add_argument("--processes", type=at_least(1), default=3, help="fresh ones, one after another")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cache", type=Path, help="where made checkpoints lie")
+    parser.add_argument("--cache", type=Path, help="folder of made checkpoints")
     parser.add_argument("--out", type=Path, help="the JSON file")
     asked = parser.parse_args(arguments)
     if asked.arm == OURS and asked.lock is None:
@@ -161,7 +163,7 @@ def _pairs(
     context, prompts = workload.context, [len(workload.ids)]
     with evaluator_of(machine, asked.seed) as evaluator:
         for process in range(asked.processes):
-            arm: Arm | None = None
+            arm: LiveArm | None = None
             try:
                 arm, took_s = load_alone(
                     asked.arm, build, logs, context=context, prompts=prompts, OMP_NUM_THREADS=str(threads)
@@ -183,7 +185,7 @@ def _pairs(
 
 
 def _visits(
-    arm: Arm, workload: Workload, generator: random.Random, read: Callable[[], object], **how: Any
+    arm: LiveArm, workload: Workload, generator: random.Random, read: Callable[[], object], **how: Any
 ) -> tuple[list[Visit], list[Visit]]:
     """Return two visits as the suite collects them and two plain ones, made in the order ABBA or BAAB."""
     collected, plain = list[Visit](), list[Visit]()

@@ -224,7 +224,7 @@ def _steps(run: Mapping[str, Any]) -> Iterator[str]:
         ("tokens in the cache", run["by_position"]),
         ("sequences", run["by_batch"]),
         ("launches", run["ladder"]),
-        ("region, a site", run["regions"]),
+        ("region, each", run["regions"]),
     ):
         if rows:
             yield ""

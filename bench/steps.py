@@ -70,7 +70,7 @@ def run(arguments: Sequence[str]) -> int:
     words = ["steps", asked.lock.name, "--positions", asked.positions]
     write_record(asked.out, words, begun, opened.here.target, found)
     bench.trace(asked.trace)
-    titles = ("position", "sequences", "launches", "region, a site")
+    titles = ("position", "sequences", "launches", "region, each")
     for title, rows in zip(titles, (by_position, by_batch, ladder, regions), strict=True):
         print("\n".join(_table(title, rows, read)), end="\n\n")
     return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -31,6 +32,9 @@ HEAD = """# Reference
 Generated from the code by `python docs/reference.py`; a test holds both together.
 
 """
+_SHORT = 100
+"""The characters of a signature that is shown on one line."""
+_ITEM = re.compile(r"\n\s*(?=- )")
 _AFTER = re.compile(r"\n\s*(?:Raises|Args|Returns|Yields):\n.*", re.S)
 
 
@@ -122,7 +126,9 @@ def python_api() -> Iterator[str]:
     for name, value in functions.items():
         yield ""
         if inspect.ismodule(value):
-            yield f"### agentcompile.{name}.wrap{_signature(value.wrap)}"
+            yield f"### agentcompile.{name}.wrap"
+            yield ""
+            yield _called_so("wrap", value.wrap)
             yield ""
             yield _about(value.wrap)
         elif inspect.isclass(value):
@@ -131,7 +137,9 @@ def python_api() -> Iterator[str]:
             yield _about(value)
             yield from _members(value)
         else:
-            yield f"### agentcompile.{name}{_signature(value)}"
+            yield f"### agentcompile.{name}"
+            yield ""
+            yield _called_so(name, value)
             yield ""
             yield _about(value)
 
@@ -141,8 +149,16 @@ def _members(owner: type) -> Iterator[str]:
         if name.startswith("_") and name not in ("__enter__",):
             continue
         if inspect.isfunction(value):
+            short, about = f"`.{name}{_signature(value)}`", _about(value)
             yield ""
-            yield f"`.{name}{_signature(value)}`: {_about(value)}"
+            if len(short) <= _SHORT:
+                yield f"{short}: {about}" if about else short
+            else:
+                yield f"`.{name}(…)`:"
+                yield ""
+                yield _called_so(name, value)
+                yield ""
+                yield about
         elif isinstance(value, property):
             yield ""
             yield f"`.{name}`: {_about(value.fget)}"
@@ -153,13 +169,34 @@ def _members(owner: type) -> Iterator[str]:
 
 def _signature(function: Any) -> str:
     told = inspect.signature(function)
-    asked = [_shown(one) for one in told.parameters.values() if one.name != "self"]
-    return str(told.replace(parameters=asked, return_annotation=inspect.Signature.empty))
+    return str(told.replace(parameters=_parameters(function), return_annotation=inspect.Signature.empty))
+
+
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    return [_shown(one) for one in inspect.signature(function).parameters.values() if one.name != "self"]
+
+
+def _called_so(name: str, function: Any) -> str:
+    """Return how a function is called, as a block of code with a line for each parameter where there are many."""
+    short = f"def {name}{_signature(function)}: ..."
+    if len(short) <= _SHORT:
+        return f"```python\n{short}\n```"
+    lines, keywords = [], False
+    for one in _parameters(function):
+        if one.kind is inspect.Parameter.KEYWORD_ONLY and not keywords:
+            lines.append("    *,")
+            keywords = True
+        lines.append(f"    {one},")
+    return "\n".join(["```python", f"def {name}(", *lines, "): ...", "```"])
 
 
 def _shown(one: inspect.Parameter) -> inspect.Parameter:
     """Return a parameter whose annotation has no quotes, and whose default is a name where it is a function."""
-    default = _Text(one.default.__name__) if inspect.isfunction(one.default) else one.default
+    default: object = one.default
+    if inspect.isfunction(default):
+        default = _Text(default.__name__)
+    elif isinstance(default, str):
+        default = _Text(json.dumps(default))
     annotation = _Text(one.annotation) if isinstance(one.annotation, str) else one.annotation
     return one.replace(default=default, annotation=annotation)
 
@@ -240,8 +277,11 @@ def _documents(module: ModuleType) -> dict[str, dict[str, str]]:
 
 
 def _plain(text: str) -> str:
-    """Return a docstring as Markdown: each paragraph on a line, single backquotes."""
-    paragraphs = [" ".join(part.split()) for part in text.replace("``", "`").strip().split("\n\n")]
+    """Return a docstring as Markdown: each paragraph and each item of a list on a line, single backquotes."""
+    paragraphs = [
+        "\n".join(" ".join(piece.split()) for piece in _ITEM.split(part))
+        for part in text.replace("``", "`").strip().split("\n\n")
+    ]
     return "\n\n".join(paragraphs)
 
 

@@ -97,7 +97,7 @@ class Decoder(nn.Module):
 def main() -> None:
     """Compile the module, load the lock, and compare both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where its weights and graphs go; the lock lies beside it")
+    parser.add_argument("folder", type=Path, help="where its weights and graphs go; the lock is written beside it")
     parser.add_argument("--seconds", type=int, default=30, help="seconds for search and step tuning")
     asked = parser.parse_args()
     lock = asked.folder.with_name(f"{asked.folder.name}.lock.toml")

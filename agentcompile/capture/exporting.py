@@ -46,7 +46,7 @@ class ExportedDecoder:
     prefix: str
 
 
-class _Step(nn.Module):
+class _ExportedStep(nn.Module):
     """The protocol's call with flat arguments, under a name that can be dropped from module paths."""
 
     def __init__(self, decoder: nn.Module) -> None:
@@ -75,7 +75,7 @@ def export(
     Raises:
         AgentCompileError: the decoder can be traced neither for a symbolic number of tokens nor for one token.
     """
-    step = _Step(decoder).eval()
+    step = _ExportedStep(decoder).eval()
     mode = fake if fake is not None else contextlib.nullcontext()
     first: Exception | None = None
     for fixed in (False, True):

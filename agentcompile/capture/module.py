@@ -33,7 +33,7 @@ def spec_of(model: torch.nn.Module) -> DecoderSpec:
     for name, parameter in model.named_parameters():
         if parameter.device != torch.device("cpu"):
             raise AgentCompileError(
-                f"{type(model).__name__}: {name}: lies on {parameter.device}", hint="move the module to the CPU"
+                f"{type(model).__name__}: {name}: is on {parameter.device}", hint="move the module to the CPU"
             )
     spec: DecoderSpec = model.spec
     for key, value in asdict(spec).items():

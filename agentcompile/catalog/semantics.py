@@ -116,7 +116,7 @@ def _folder(template: Template, beside: ManifestFacts) -> Iterator[Fault]:
         yield Fault(key="", text=text, hint="rename the folder: small letters, digits and hyphens, a letter first")
     if folder != template.region:
         text = f'"{template.region}" differs from the folder {folder}/'
-        yield Fault(key="region", text=text, hint="a template lies in the folder of its kind: <kind>/<variant>/")
+        yield Fault(key="region", text=text, hint="a template is in the folder of its kind: <kind>/<variant>/")
 
 
 def _basics(template: Template, beside: ManifestFacts) -> Iterator[Fault]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -44,7 +44,7 @@ def this_machine(options: Options, *, kind: Literal["", "cpu", "cuda"] = "") -> 
         AgentCompileError: the device or its compiler is missing (environment).
     """
     device = _device(options.target, kind)
-    toolchain, target = _PROBES[backend_of(device).kind](device, options)
+    toolchain, target = (_gpu if backend_of(device).needs_driver else _host)(device, options)
     store, hashes = Store(options.store), options.cache / "weights.json"
     return Machine(target=target, toolchain=toolchain, store=store, hashes=hashes, device=device)
 
@@ -68,16 +68,12 @@ def _gpu(device: str, _: Options) -> tuple[Toolchain, Target]:
     return toolchain, probe.probe_cuda(device, toolchain=toolchain.name)
 
 
-_PROBES: Mapping[str, Callable[[str, Options], tuple[Toolchain, Target]]] = {"cpu": _host, "cuda": _gpu}
-_FIRST = {"cpu": "cpu", "cuda": "cuda:0"}  # device of a kind that is given without an index
-
-
 def _device(asked: str, kind: str) -> str:
     """Return ``cpu`` or ``cuda:N``: what is `asked` for, the first of `kind`, or for ``auto`` the first usable GPU."""
     if asked in BACKENDS or ":" in asked:
-        return asked if kind in ("", backend_of(asked).kind) else _FIRST[kind]
+        return asked if kind in ("", backend_of(asked).kind) else BACKENDS[kind].first
     if kind:
-        return _FIRST[kind]
+        return BACKENDS[kind].first
     if not any(Path(sign).exists() for sign in _SIGNS_OF_A_GPU) or visible_devices() == "":
         return "cpu"  # without loading PyTorch, which takes a second
     import torch

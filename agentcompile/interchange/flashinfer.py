@@ -21,7 +21,7 @@ from typing import Literal
 
 from agentcompile.evaluation.chunk import any_chunk
 from agentcompile.interchange.code import UnfitError, identifiers, program
-from agentcompile.interchange.tried import Tried, lines, ms, number, pretty, report_of
+from agentcompile.interchange.trials import ExportedTrial, lines, ms, number, pretty, report_of
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.graph import TOKENS, Dim, DType, concrete
@@ -51,7 +51,7 @@ class KernelTexts:
 
 
 def dataset(
-    region: Region, tried: Sequence[Tried], made: Mapping[str, KernelTexts], target: Target, model: str
+    region: Region, tried: Sequence[ExportedTrial], made: Mapping[str, KernelTexts], target: Target, model: str
 ) -> dict[str, bytes]:
     """Return every file of one region by its path in a trace set; `made` has the template and source by candidate id.
 
@@ -248,7 +248,7 @@ def hardware(target: Target) -> str:
     return target.device or target.kind
 
 
-def trace(region: Region, tried: Tried, target: Target) -> dict[str, Json]:
+def trace(region: Region, tried: ExportedTrial, target: Target) -> dict[str, Json]:
     """Return one trial on the region's workload."""
     return {
         "definition": definition_name(region),
@@ -258,7 +258,7 @@ def trace(region: Region, tried: Tried, target: Target) -> dict[str, Json]:
     }
 
 
-def evaluation(tried: Tried, target: Target) -> dict[str, Json]:
+def evaluation(tried: ExportedTrial, target: Target) -> dict[str, Json]:
     """Return status, correctness, performance and environment of a trial, each present where the format wants it.
 
     Searching and confirming trials differ in the log, and in `extra` where there is one.
@@ -329,7 +329,7 @@ def _performance(m: Measurement) -> dict[str, Json]:
     }
 
 
-def _log(tried: Tried) -> str:
+def _log(tried: ExportedTrial) -> str:
     trial = tried.trial
     said = [f"fidelity: {trial.fidelity}", f"verdict: {trial.verdict.kind}"]
     if trial.reused:

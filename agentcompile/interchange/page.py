@@ -123,7 +123,7 @@ def _result(report: Report) -> Iterator[str]:
         yield f"<h3>{_text(plan_line(one))}</h3>"
         yield from _table(plan(report.state, one))
         if bars := _bars(report, one):
-            yield plots.bars(bars, f"Times of one site of each region, {one.regime.name}")
+            yield plots.bars(bars, f"Times of one occurrence of each region, {one.regime.name}")
     for check in report.state.checks.values():
         verdict = f"fault: {check.fault}" if check.fault else "passed"
         yield f"<h3>{_text(f'Whole model beside {check.oracle} in float32: {verdict}')}</h3>"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from agentcompile.interchange.tried import Tried, ms, number, report_of
+from agentcompile.interchange.trials import ExportedTrial, ms, number, report_of
 from agentcompile.ir.codec import encode
 from agentcompile.ir.digest import Json
 from agentcompile.ir.target import Target
@@ -30,7 +30,7 @@ _INVALIDITY: dict[str, Invalidity] = {
 }  # fmt: skip
 
 
-def results(region: str, tried: Sequence[Tried], target: Target) -> dict[str, Json]:
+def results(region: str, tried: Sequence[ExportedTrial], target: Target) -> dict[str, Json]:
     """Return the results document of one region: `region` is its name, `tried` its trials in the order of the run.
 
     The schema does not define `metadata`; Kernel Tuner writes the unit of time there, and so do we.
@@ -39,7 +39,7 @@ def results(region: str, tried: Sequence[Tried], target: Target) -> dict[str, Js
     return {"schema_version": SCHEMA_VERSION, "metadata": about, "results": [result(one) for one in tried]}
 
 
-def result(tried: Tried) -> dict[str, Json]:
+def result(tried: ExportedTrial) -> dict[str, Json]:
     """Return one trial; only a measured one has a time.
 
     Searching and confirming trials differ in the measurement `fidelity`. `correctness` is 1 when the correctness suite

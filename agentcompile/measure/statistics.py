@@ -5,6 +5,9 @@ was seen in them can explain; a third arm does not matter. Many rounds in which 
 out: that favours no arm while enough are left. Nothing is claimed when the clock does not measure (an interval of twice
 the work is not twice as long), when processes disagree in sign, when too few rounds count, or when too many are
 stretched without any waiting that was seen.
+
+With several comparisons at once each gets an equal share of the chance of a false claim: O. J. Dunn, Multiple
+Comparisons Among Means, Journal of the American Statistical Association 56 (1961).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 In: for each plan its graph, its partition and the options of each region. Out: `Solution`. A graph falls into segments
 that repeat, and a segment's best path depends only on the layouts of its own tensor classes. Classes that no segment
 connects are solved separately. All assignments of layouts are tried, up to `ASSIGNMENTS` for a group of connected
-classes; beyond that, coordinate descent is used and the result is labelled heuristic.
+classes; beyond that, coordinate descent is used and the result is labelled heuristic. `downsets` names the source of
+the method.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ empty downset to the whole graph, one ready site a step, is an exact cover whose
 such cover is a path. Paths that differ only in the order of one cover are mostly left out: the first operator that has
 not run is always next, unless its site waits for others.
 
+Dynamic programming over the downsets of an order: L. Schrage and K. R. Baker, Dynamic Programming Solution of
+Sequencing Problems with Precedence Constraints, Operations Research 26(3) (1978). Beyond the width it is a beam search.
+
 In: an `Order` and the sites. Out: `Ways`. Costs are used only to choose which downsets to keep beyond the width.
 """
 
@@ -62,7 +65,7 @@ def ways(order: Order, spots: Sequence[Spot], *, width: int = WIDTH) -> Ways:
     Raises:
         CoverError: there is no cover.
     """
-    search = _Search(order, spots)
+    search = _DownsetSearch(order, spots)
     steps, exact = search.explore(width)
     return Ways(segments=_segments(_alive(steps, search.full, order), spots), exact=exact)
 
@@ -71,7 +74,7 @@ Steps = dict[int, list[tuple[int, int]]]
 """The steps from each downset, as (spot, next downset)."""
 
 
-class _Search:
+class _DownsetSearch:
     def __init__(self, order: Order, spots: Sequence[Spot]) -> None:
         self.full = (1 << len(order.before)) - 1
         self._spots = spots

@@ -64,5 +64,5 @@ def _steps(partition: Partition, parts: Sequence[Part]) -> Iterator[ScheduledSit
         region = regions[part.region]
         for i in part.sites or range(len(region.sites)):
             if not 0 <= i < len(region.sites):
-                raise CoverError(f"{region.name} has {len(region.sites)} sites, none is number {i}")
+                raise CoverError(f"{region.name} has {len(region.sites)} occurrences, none is number {i}")
             yield ScheduledSite(region=region, site=region.sites[i], choice=part.choice)

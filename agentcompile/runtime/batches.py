@@ -43,7 +43,7 @@ class BatchSteps(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Sequence:
+class _BatchedSequence:
     """One prompt and what has been generated for it so far."""
 
     index: int
@@ -79,7 +79,7 @@ class Batches:
     ) -> None:
         self._info, self._prefill, self._memory, self._tokenizer = info, prefill, memory, tokenizer
         self._steps = sorted(steps, key=lambda step: step.rows)
-        self._running: dict[int, _Sequence] = {}
+        self._running: dict[int, _BatchedSequence] = {}
 
     def generate(self, prompts: Sequence[Sequence[int]], request: Request) -> list[Completion]:
         """Generate a completion for every prompt and return them in the order of the prompts."""
@@ -110,7 +110,7 @@ class Batches:
     ) -> None:
         """Prefill a prompt into the highest free row: while the first is taken, prefills copy its cache away."""
         stream = TextStream(self._tokenizer, request.stop) if self._tokenizer is not None else None
-        made = _Sequence(index=index, ids=ids, begun=time.perf_counter(), stream=stream)
+        made = _BatchedSequence(index=index, ids=ids, begun=time.perf_counter(), stream=stream)
         row = max(set(range(steps.rows)) - set(self._running))
         if request.max_new_tokens <= 0:
             made.finish = "length"
@@ -135,7 +135,7 @@ class Batches:
         if 0 not in self._running:
             steps.remove(0)
 
-    def _add(self, row: int, made: _Sequence, steps: BatchSteps, request: Request) -> None:
+    def _add(self, row: int, made: _BatchedSequence, steps: BatchSteps, request: Request) -> None:
         token, first = made.tokens[-1], len(made.ids) - 1
         steps.add(row, token, made.position, request.sampling, first=first, logprobs=request.logprobs)
 
@@ -185,7 +185,7 @@ class Batches:
                 steps.remove(row)
         return max(1, min(2 * chunk, round(count * STREAM_S / max(now - begin, 1e-6))))
 
-    def _take(self, made: _Sequence, tokens: Sequence[int], logprobs: Sequence[float], request: Request) -> None:
+    def _take(self, made: _BatchedSequence, tokens: Sequence[int], logprobs: Sequence[float], request: Request) -> None:
         for at, token in enumerate(tokens):
             made.tokens.append(token)
             made.logprobs += logprobs[at : at + 1]
@@ -201,7 +201,7 @@ class Batches:
                 return
 
 
-def _completion(made: _Sequence, now: float) -> Completion:
+def _completion(made: _BatchedSequence, now: float) -> Completion:
     assert made.finish is not None
     return Completion(
         tokens=tuple(made.tokens),

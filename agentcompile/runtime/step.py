@@ -50,7 +50,7 @@ class HostStep:
         # A kernel uses all of its workspaces, which are made for chunks of this length, whatever the chunk's is.
         self._room = max(capacity, CHUNK) if program.phase == "prefill" else capacity
         self._arena = Arena(program.arena_bytes * self._room)
-        self._bound: dict[int, _Bound] = {}
+        self._bound: dict[int, _BoundStep] = {}
         self.clock = native.CallClock(len(program.calls))  # the clock of the program's calls, in their order
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -116,17 +116,17 @@ class HostStep:
             times.append(time.perf_counter_ns() - begin)
         return times
 
-    def _bind(self, tokens: int) -> _Bound:
+    def _bind(self, tokens: int) -> _BoundStep:
         if tokens > self.capacity:
             raise ValueError(f"a chunk of {tokens} tokens, and room for {self.capacity}")
         if tokens not in self._bound:
             if len(self._bound) > 8:  # remainders of prompts come in every length; views of one arena are cheap to redo
                 self._bound.clear()
-            self._bound[tokens] = _Bound(self, tokens)
+            self._bound[tokens] = _BoundStep(self, tokens)
         return self._bound[tokens]
 
 
-class _Bound:
+class _BoundStep:
     """A step at one number of tokens: every name resolved to a tensor, every run of launches to one call."""
 
     def __init__(self, step: HostStep, tokens: int) -> None:

@@ -81,7 +81,7 @@ class CeilingProbe:
         data = torch.zeros(1 << 20, dtype=torch.int64, device="cuda")
         call, keep = self._reads(data, data.numel() * 8, 1)
 
-        found = tested(request, lambda factor: _Repeated(call, factor), QUANTUM_NS)
+        found = tested(request, lambda factor: _DeviceRepeated(call, factor), QUANTUM_NS)
         del keep
         return found
 
@@ -105,7 +105,7 @@ class CeilingProbe:
         return Call.of(self._module, launch, [tensor.data_ptr() for tensor in tensors], dependent=False)
 
 
-class _Repeated:
+class _DeviceRepeated:
     def __init__(self, call: Call, factor: float) -> None:
         self._call, self._factor = call, factor
         self._watch = DeviceTimer()

@@ -66,12 +66,12 @@ def gpu_time_arms(request: Time, target: Target, box: Box) -> Samples:
     for index, arm in enumerate(request.arms):
         box.write(index)
         if isinstance(arm, Reference):
-            arms.append(_TorchArm(inputs, box, index, Interpreter(request.region.body)))
+            arms.append(_DeviceTorchArm(inputs, box, index, Interpreter(request.region.body)))
         elif arm.source.language == "library":
             call = bind_library(arm.source.call, request.region, arm.source.settings)
-            arms.append(_TorchArm(inputs, box, index, call))
+            arms.append(_DeviceTorchArm(inputs, box, index, call))
         else:
-            arms.append(_KernelArm(inputs, box, index, arm, target.arch))
+            arms.append(_DeviceKernelArm(inputs, box, index, arm, target.arch))
     return replace(timed(arms, request, box, QUANTUM_NS), turn_ns=turns.turn_ns())
 
 
@@ -87,7 +87,7 @@ def gpu_time_steps(request: TimeSteps, memory: Memory, target: Target, box: Box)
         modules |= {source: Module(path) for source, path in paths.items() if source not in modules}
         bind = first_chunk if program.phase == "prefill" else DeviceStep
         steps.append(bind(program, memory, modules, overlap=overlap))
-    arms = [_StepArm(step, box, index, request.unroll) for index, step in enumerate(steps)]
+    arms = [_DeviceStepArm(step, box, index, request.unroll) for index, step in enumerate(steps)]
     fed_tokens = memory.tokens[: programs[0].batch]  # a prefill chunk does not read them
     runs = [arm.once for arm in arms]
     vocab = steps[0].logits.shape[-1]
@@ -167,7 +167,7 @@ class _Graphs(ABC):
         return [(i % self._inputs.slots.count, i % WINDOWS) for i in range(batch)]
 
 
-class _KernelArm(_Graphs):
+class _DeviceKernelArm(_Graphs):
     """A compiled candidate as an arm."""
 
     def __init__(self, inputs: Inputs, box: Box, index: int, made: Implementation, arch: str) -> None:
@@ -200,7 +200,7 @@ class _KernelArm(_Graphs):
             self._witness.examine(seen, 0, batch)
 
 
-class _TorchArm(_Graphs):
+class _DeviceTorchArm(_Graphs):
     """The captured body or a library call as an arm, captured in a graph as the runtime's fallback is."""
 
     def __init__(
@@ -227,7 +227,7 @@ class _TorchArm(_Graphs):
         """Check nothing: PyTorch is the reference."""
 
 
-class _StepArm:
+class _DeviceStepArm:
     """One program, at the position that memory holds, or a prefill chunk where it was bound.
 
     A step is timed as one of several in a row, as generation runs it, after one that is not timed: alone between other
@@ -258,7 +258,7 @@ class _StepArm:
 class _Fresh:
     """A step's arm; each of its samples begins with tokens that no step has read."""
 
-    def __init__(self, arm: _StepArm, tokens: torch.Tensor, probe: Probe) -> None:
+    def __init__(self, arm: _DeviceStepArm, tokens: torch.Tensor, probe: Probe) -> None:
         self._arm, self._tokens, self._probe = arm, tokens, probe
 
     def interval(self, batch: int) -> Interval:

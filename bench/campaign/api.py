@@ -46,7 +46,7 @@ CHECKED = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class ApiCall:
     """One call: `run` makes it with the drawn value, `plain` with the plain value that it means.
 
     `plain` is None when the drawn value is wrong.
@@ -107,7 +107,7 @@ def _same(model: Any) -> Any:
     return model.generate([1, 2, 3], max_new_tokens=4, ignore_eos=True).tokens
 
 
-def drawn(model: Any, lock: Path, rng: random.Random) -> Call:
+def drawn(model: Any, lock: Path, rng: random.Random) -> ApiCall:
     """Draw a call with one drawn argument."""
     name = rng.choice(["generate"] * 4 + ["stream"] * 3 + ["logits", "prefill", "load", "compile"])
     vocab, context = model.info.vocab, model.info.context
@@ -141,12 +141,12 @@ def drawn(model: Any, lock: Path, rng: random.Random) -> Call:
     return _call(name, argument, rng.choice(every[argument]), lambda **given: compile(**{"model": SAMPLE, **given}))
 
 
-def _call(name: str, argument: str, value: Value, verb: Callable[..., Any]) -> Call:
+def _call(name: str, argument: str, value: Value, verb: Callable[..., Any]) -> ApiCall:
     try:
         shown = ascii(value.given[:24] if isinstance(value.given, (str, bytes, list, tuple)) else value.given)[:60]
     except RuntimeError:
         shown = "Hostile"
-    return Call(
+    return ApiCall(
         label=f"{name}({argument}={shown})",
         run=lambda: verb(**{argument: value.given}),
         plain=None if value.means is WRONG else lambda: verb(**{argument: value.means}),
@@ -159,7 +159,7 @@ def _asked(verb: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
     return [(one.tokens, one.text, one.logprobs) for one in (made if isinstance(made, list) else [made])]
 
 
-def outcome_of(call: Call) -> tuple[str, str, float]:
+def outcome_of(call: ApiCall) -> tuple[str, str, float]:
     """Make a call; return its outcome, what is wrong with it, and the processor time in seconds.
 
     The outcome is "refused", "answered" or "wrong"; the second text is empty when nothing is wrong.

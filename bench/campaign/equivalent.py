@@ -47,6 +47,8 @@ class Excuse:
     before: str
     after: str = ""
     """A regular expression, as all patterns are."""
+    behind: str = ""
+    """Of the line behind, where a file has the mutated line more than once."""
     file: str = r"_include/.*"
     region: str = r".*"
     """The kind, whole."""
@@ -131,19 +133,20 @@ def reason(
     threads: int,
     params: Mapping[str, int] | None = None,
     kernel: str = "",
+    behind: str = "",
     unreached: bool = False,
     undefined: bool = False,
 ) -> str:
     """Return why a mutation of a kernel of `region` on so many threads is equivalent; empty when no row says so.
 
     `params` are the candidate's, with ``LANES``, and `kernel` is its template; without them a row holds where it does
-    for all.
+    for all. `behind` is the line behind the mutated one.
     """
     asked = Asked(region=region, threads=threads, before=before, after=after, params=params or {}, kernel=kernel)
     for row in equivalents():
         mine = not row.mutators or mutator in row.mutators
         here = re.fullmatch(row.file, file) and re.fullmatch(row.region, region.kind)
-        said = re.search(row.before, before) and re.search(row.after, after)
+        said = re.search(row.before, before) and re.search(row.after, after) and re.search(row.behind, behind)
         holds_of_all = unreached >= row.unreached and undefined >= row.undefined
         if mine and here and said and holds_of_all and _holds(row.where, asked):
             return row.why

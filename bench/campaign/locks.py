@@ -251,7 +251,7 @@ def wrong(answer: Answer) -> str:
         known = (*REFUSALS, ExitCode.CORRECTNESS, ExitCode.ENVIRONMENT)
         return "" if answer["refused"] in known else f"exit {answer['refused']}: {answer['message']}"
     if not answer["finite"] or float(answer["apart"]) > APART:
-        return f"its logits lie {float(answer['apart']):.3g} of the largest from the original's"
+        return f"its logits are {float(answer['apart']):.3g} of the largest from the original's"
     return ""
 
 

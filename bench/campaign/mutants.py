@@ -232,11 +232,12 @@ def _guarded(mutant: Mutant) -> Subject:
 
 
 def _fate(mutant: Mutant, outcome: Outcome, unreached: bool, undefined: bool) -> Fate:
-    subject, where = mutant.subject, mutant.mutation.describe(mutant.subject.source.text)
+    subject, text = mutant.subject, mutant.subject.source.text
+    where, behind = mutant.mutation.describe(text), mutant.mutation.behind(text)
     same = outcome.alive and reason(
         where["mutator"], subject.region, where["file"], where["before"], where["after"],
         threads=subject.target.threads, params=subject.numbers, kernel=subject.template.id,
-        unreached=unreached, undefined=undefined,
+        behind=behind, unreached=unreached, undefined=undefined,
     )  # fmt: skip
     return Fate(
         code=mutant.code, region=subject.region.kind, subject=subject.name, **where,

@@ -41,6 +41,11 @@ class Mutation:
             "after": phrases.line_at(self.apply(text), self.start),
         }
 
+    def behind(self, text: str) -> str:
+        """Return the line behind the mutated one, without its indentation."""
+        end = text.find("\n", self.start)
+        return phrases.line_at(text, end + 1) if end >= 0 else ""
+
 
 def mutations(text: str) -> dict[str, tuple[Mutation, ...]]:
     """Return every mutation of a materialised text, by mutator in the table's order.

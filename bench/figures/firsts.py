@@ -15,6 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from statistics import median
 from typing import Any
 
@@ -30,8 +31,8 @@ from agentcompile.runs.tables import Table
 from ..harness.course import threads_of
 from ..harness.numbers import at_least
 from ..harness.rates import estimate
-from ..harness.records import revision, write_record
-from ..harness.serving import Arm, ArmFailed, foreign_command, load_alone
+from ..harness.records import revision, say_next, write_record
+from ..harness.serving import ArmFailed, LiveArm, foreign_command, load_alone
 from ..harness.times import Build
 from ..harness.trial import LLAMA, NO_LLAMA, OURS
 from ..harness.workload import prompt
@@ -77,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
         threads=threads_of(machine),
         target=machine.device,
     )
-    arms: list[Arm] = []
+    arms: list[LiveArm] = []
     reasons: dict[str, str] = {}
     try:
         for name in names:
@@ -108,6 +109,9 @@ def run(arguments: Sequence[str]) -> int:
     Screen.standard().table(_table(rounds, least, ceiling))
     for name, reason in reasons.items():
         print(f"{name}: failed: {reason}")
+    if asked.model in MAKERS:  # whole requests beside the same peers
+        place = quote(str(asked.lock))
+        say_next(f"agentcompile bench run --model {asked.model} --lock {place} --target {machine.device}")
     return 0
 
 
@@ -148,7 +152,7 @@ def _ceiling(machine: Machine, seed: int) -> Ceiling:
         return ceilings(machine, evaluator)
 
 
-def _loaded(name: str, build: Build, work: Path, prompts: Sequence[int], asked: argparse.Namespace) -> Arm:
+def _loaded(name: str, build: Build, work: Path, prompts: Sequence[int], asked: argparse.Namespace) -> LiveArm:
     """Start and load one arm.
 
     Raises:
@@ -163,7 +167,7 @@ def _loaded(name: str, build: Build, work: Path, prompts: Sequence[int], asked: 
 
 
 def _rounds(
-    arms: list[Arm], texts: Mapping[int, Sequence[int]], count: int, seed: int, reasons: dict[str, str]
+    arms: list[LiveArm], texts: Mapping[int, Sequence[int]], count: int, seed: int, reasons: dict[str, str]
 ) -> dict[int, Rounds]:
     generator, found = random.Random(seed), dict[int, Rounds]()
     for length, ids in texts.items():
@@ -182,7 +186,7 @@ def _rounds(
     return found
 
 
-def _visit(arm: Arm, ids: Sequence[int]) -> Visited:
+def _visit(arm: LiveArm, ids: Sequence[int]) -> Visited:
     request = {"do": "generate", "ids": list(ids), "new": _NEW, "warm": _NEW, "least_s": _LEAST_S}
     reply = arm.ask(request, _ASK_LIMIT_S)
     return median(reply["first_s"]), int(reply["tokens"][0])

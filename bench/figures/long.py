@@ -10,6 +10,7 @@ import argparse
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from agentcompile.evaluation.machine import this_machine
 from agentcompile.options import resolve
 from agentcompile.runs.tables import Table
 
-from ..harness.records import revision, write_record
+from ..harness.records import revision, say_next, write_record
 from ..models.locate import MAKERS
 from ..models.named import checkpoint
 from .accuracy import divergence
@@ -73,6 +74,7 @@ def run(arguments: Sequence[str]) -> int:
         tuple(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()) for row in rows
     ]
     Screen.standard().table(Table(heads=heads, rows=cells))
+    say_next(f"agentcompile verify {quote(str(asked.lock))} --model {quote(str(path))} --prompts FILE")
     return 0
 
 

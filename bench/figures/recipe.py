@@ -31,7 +31,7 @@ from ..harness.times import Build, Imported, import_time
 from ..harness.trial import LLAMA, OURS, Setup, run_trial
 from ..harness.workload import Workload, make_workload
 from ..models.locate import MAKERS
-from .record import Part, arm_rows, arm_table, choices_of, figure_table, figures_of, import_figure, record
+from .record import FigurePart, arm_rows, arm_table, choices_of, figure_table, figures_of, import_figure, record
 
 _ON_GPU = ("hf-eager", "hf-reduce-overhead", "static-reduce-overhead", "static-max-autotune", OURS)
 ARMS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -74,7 +74,7 @@ def run(arguments: Sequence[str], *, calm: Callable[[float], None] = wait_for_ca
     counts = {"rounds": asked.rounds, "processes": asked.processes}
     with course.partial(jobs, {"llama-python": llama}, **counts, lock=asked.lock) as file:
 
-        def find(setup: Setup, _: WorkerEvaluator) -> tuple[Imported, list[Part]]:
+        def find(setup: Setup, _: WorkerEvaluator) -> tuple[Imported, list[FigurePart]]:
             if (imported := file.content.imported) is None:
                 imported = file.content.imported = import_time()
                 file.keep()
@@ -123,7 +123,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--processes", type=at_least(1), default=3, help="fresh ones of every arm, one after another")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--cache", type=Path, help="where peers' compiled artefacts, made checkpoints and partial results lie"
+        "--cache", type=Path, help="folder of peers' compiled artefacts, made checkpoints and partial results"
     )
     parser.add_argument("--quiet", type=Path, metavar="FILE", help="lock this file while something is timed")
     add_cutting(parser)
@@ -146,7 +146,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     return asked
 
 
-def _measure(job: WorkloadJob, lock: Path | None, setup: Setup, file: PartialFile) -> Part:
+def _measure(job: WorkloadJob, lock: Path | None, setup: Setup, file: PartialFile) -> FigurePart:
     workload, progress = job.workload, file.progress(job.workload.name)
     build: Build | None = None
     if lock:
@@ -163,7 +163,7 @@ def _measure(job: WorkloadJob, lock: Path | None, setup: Setup, file: PartialFil
         setup.pause()
         _accuracy(progress, build, setup)
         setup.keep()
-    return Part(workload, job.arms, progress, choices_of(build.lock) if build else {})
+    return FigurePart(workload, job.arms, progress, choices_of(build.lock) if build else {})
 
 
 def _with_cache_of(workload: Workload, lock: Path) -> Workload:

@@ -137,7 +137,7 @@ def _number(value: float | None) -> str:
     return f"{value:.3g}" if abs(value) < 1e3 else f"{value:,.0f}"
 
 
-class Part(NamedTuple):
+class FigurePart(NamedTuple):
     """The measurements of one checkpoint, with what its lock runs by the name of each region of the decode step."""
 
     workload: Workload
@@ -149,7 +149,7 @@ class Part(NamedTuple):
 
 
 def record(
-    parts: Sequence[Part],
+    parts: Sequence[FigurePart],
     figures: Sequence[Figure],
     imported: Imported,
     target: Target,
@@ -178,7 +178,7 @@ def import_figure(imported: Imported) -> Figure:
     return figure("-", "import agentcompile", "<=", IMPORT_MS, value, note, "ms")
 
 
-def figures_of(part: Part) -> list[Figure]:
+def figures_of(part: FigurePart) -> list[Figure]:
     """Return every figure that has a target on this checkpoint, whether or not it was measured."""
     name, rounds, reasons = part.workload.name, part.progress.outcome.rounds, part.progress.outcome.reasons
     figures = []
@@ -211,7 +211,7 @@ def _beside(rounds: Sequence[Round], peer: str, found: Interval | None, why: str
     return "; ".join(filter(None, (why, f"{peer}: {VARIES}" if varies else "")))
 
 
-def _device_figures(part: Part) -> Iterator[Figure]:
+def _device_figures(part: FigurePart) -> Iterator[Figure]:
     name, rounds = part.workload.name, part.progress.outcome.rounds
     if name not in TOKEN_MS:
         return
@@ -230,7 +230,7 @@ def _device_figures(part: Part) -> Iterator[Figure]:
     yield figure(name, "peak memory / weights and cache", "<=", MEMORY, times, note)
 
 
-def arm_rows(part: Part) -> Iterator[tuple[str, str, float | None, float | None, str]]:
+def arm_rows(part: FigurePart) -> Iterator[tuple[str, str, float | None, float | None, str]]:
     """Yield (model, arm, tokens/s, TTFT in seconds, note) for every requested arm that has measurements or a note.
 
     Tokens/s and TTFT are medians over the rounds that count, None when there are none. The note says what is wrong or
@@ -265,7 +265,7 @@ def _kept(rounds: Sequence[Round], arm: str) -> list[Round]:
     return [timed for timed in rounds if arm in timed.visits and not timed.contended]
 
 
-def _part_record(part: Part) -> dict[str, Any]:
+def _part_record(part: FigurePart) -> dict[str, Any]:
     outcome, workload = part.progress.outcome, part.workload
     arms: dict[str, Any] = {}
     for _, arm, rate, first, note in arm_rows(part):

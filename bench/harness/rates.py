@@ -17,7 +17,7 @@ from statistics import fmean, median
 
 from .means import LEAST_ROUNDS, mean_of
 from .result import Interval
-from .serving import Arm, ArmFailed
+from .serving import ArmFailed, LiveArm
 from .workload import Workload
 
 WARM_TOKENS = 8
@@ -142,7 +142,7 @@ def _ticks() -> tuple[int, int]:
 
 
 def visit(
-    arm: Arm,
+    arm: LiveArm,
     workload: Workload,
     least_s: float,
     calm: Callable[[float], None],

@@ -45,7 +45,7 @@ def foreign_command(python: Path, module: str, settings: Mapping[str, str]) -> l
     return [*environment_of(settings), str(python), "-c", code]
 
 
-class Arm:
+class LiveArm:
     """One arm's process, stopped (SIGSTOP) from the end of one request to the start of the next."""
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
@@ -134,14 +134,14 @@ def load_alone(
     prompts: Sequence[int],
     command: Sequence[str] = (),
     **settings: str,
-) -> tuple[Arm, float]:
+) -> tuple[LiveArm, float]:
     """Load an arm outside a trial, by a `command` of its own or in our interpreter; return it and the seconds it took.
 
     Raises:
         ArmFailed: the arm cannot be loaded.
     """
     settings |= {"HF_HUB_OFFLINE": "1", **build.settings}
-    arm = Arm(name, command or own_command("harness.engines", settings), logs / f"{name}.log")
+    arm = LiveArm(name, command or own_command("harness.engines", settings), logs / f"{name}.log")
     request = {
         "arm": name,
         "model": str(build.model),

@@ -20,7 +20,7 @@ from agentcompile.ir.codec import decode
 
 from .looks import Looked
 from .rates import LIMIT_S, Round, Tops, Visit, agrees, bearable_on, visit, wait_for_calm
-from .serving import LOAD_LIMIT_S, Arm, ArmFailed, foreign_command, own_command
+from .serving import LOAD_LIMIT_S, ArmFailed, LiveArm, foreign_command, own_command
 from .times import Build
 from .twins import kind_of, slower
 from .workload import Workload
@@ -169,7 +169,7 @@ def run_trials(names: Sequence[str], parts: Sequence[Part], build: Build | None,
     drawn = next((part.workload.sampling for part in parts if part.workload.sampling), None)
     for process in range(setup.processes):
         left = [part for part in parts if part.outcome.done(process) < setup.rounds]
-        arms: list[Arm] = []
+        arms: list[LiveArm] = []
         try:
             for part in left:
                 setup.pause()
@@ -203,7 +203,7 @@ def _share(part: Part, parts: Sequence[Part]) -> None:
                 to.load_s[name] = max(to.load_s.get(name, ()), took, key=len)
 
 
-def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Setup) -> list[Arm]:
+def _rounds(process: int, arms: list[LiveArm], part: Part, least_s: float, setup: Setup) -> list[LiveArm]:
     workload, outcome = part
     first = outcome.done(process)
     for number in range(first, setup.rounds):
@@ -223,7 +223,7 @@ def _rounds(process: int, arms: list[Arm], part: Part, least_s: float, setup: Se
 
 
 def run_round(
-    process: int, arms: Sequence[Arm], workload: Workload, least_s: float, generator: random.Random, setup: Setup
+    process: int, arms: Sequence[LiveArm], workload: Workload, least_s: float, generator: random.Random, setup: Setup
 ) -> tuple[Round, dict[str, str]]:
     """Time one round, and return it with the reasons of arms that failed, by name; these are not in the round.
 
@@ -271,7 +271,7 @@ def request_for(name: str, workload: Workload, build: Build | None, setup: Setup
 
 
 def _start(
-    names: Sequence[str], workload: Workload, build: Build | None, setup: Setup, outcome: Outcome, arms: list[Arm]
+    names: Sequence[str], workload: Workload, build: Build | None, setup: Setup, outcome: Outcome, arms: list[LiveArm]
 ) -> None:
     """Start and load the arms `names`; loaded ones are added to `arms`, the others get a reason.
 
@@ -287,9 +287,9 @@ def _start(
         else:
             chosen.append(name)
 
-    def begin(name: str) -> Arm:
+    def begin(name: str) -> LiveArm:
         arms.append(
-            Arm(
+            LiveArm(
                 name,
                 setup.command(name, setup.builds.get(name, build), setup),
                 setup.logs / f"{workload.name}-{name}.log",
@@ -297,7 +297,7 @@ def _start(
         )
         return arms[-1]
 
-    def load(arm: Arm) -> float | ArmFailed:
+    def load(arm: LiveArm) -> float | ArmFailed:
         try:
             return arm.load(request_for(arm.name, workload, build, setup), setup.load_limit_s)
         except ArmFailed as failure:
@@ -333,7 +333,7 @@ def _reference(workload: Workload, setup: Setup, outcome: Outcome) -> Tops | Non
     """Return fp32's tokens and likeliest tokens, asked once of a process that ends before anything is timed."""
     if outcome.reference is not None or FP32 in outcome.reasons:
         return outcome.reference
-    arms: list[Arm] = []
+    arms: list[LiveArm] = []
     try:
         _start([FP32], workload, None, setup, outcome, arms)
         for arm in arms:
@@ -347,7 +347,7 @@ def _reference(workload: Workload, setup: Setup, outcome: Outcome) -> Tops | Non
     return outcome.reference
 
 
-def _check(arms: list[Arm], reference: Tops, workload: Workload, setup: Setup, outcome: Outcome) -> list[Arm]:
+def _check(arms: list[LiveArm], reference: Tops, workload: Workload, setup: Setup, outcome: Outcome) -> list[LiveArm]:
     """Compare every arm's tokens with the reference's, once, as its processes give the same; return the live arms."""
     failed: dict[str, str] = {}
     for arm in arms:
@@ -366,7 +366,7 @@ def _check(arms: list[Arm], reference: Tops, workload: Workload, setup: Setup, o
     return _without(arms, failed)
 
 
-def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -> list[Arm]:
+def _look(arms: list[LiveArm], workload: Workload, setup: Setup, outcome: Outcome) -> list[LiveArm]:
     """Ask every arm once where its step spends its time; one that fails at it has no rounds in this process only."""
     failed: dict[str, str] = {}
     for arm in arms:
@@ -383,7 +383,7 @@ def _look(arms: list[Arm], workload: Workload, setup: Setup, outcome: Outcome) -
     return _without(arms, failed)
 
 
-def _tops(arm: Arm, workload: Workload, setup: Setup) -> Tops:
+def _tops(arm: LiveArm, workload: Workload, setup: Setup) -> Tops:
     new = min(workload.new, CHECKED_TOKENS)
     reply = arm.ask({"do": "tops", "ids": workload.ids, "new": new, "count": TOPS}, 2 * setup.limit_s)
     if not len(reply["tokens"]) == len(reply["tops"]) == new:
@@ -393,7 +393,7 @@ def _tops(arm: Arm, workload: Workload, setup: Setup) -> Tops:
     return tuple(reply["tokens"]), tuple(tuple(row) for row in reply["tops"])
 
 
-def _without(arms: list[Arm], failed: Mapping[str, str]) -> list[Arm]:
+def _without(arms: list[LiveArm], failed: Mapping[str, str]) -> list[LiveArm]:
     for arm in arms:
         if arm.name in failed:
             arm.close()

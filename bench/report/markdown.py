@@ -39,20 +39,20 @@ _ARMS = (
     "same process. Load: the median of the processes that loaded alone."
 )
 _CASES = "Roofline: the weights and the cache's keys and values at the mean context, over the read rate of the process."
-_REGIONS = "By each region's own trial; share: of the sum of all regions over their sites; × roofline: over its own."
+_REGIONS = "By each region's own trial; share: of the sum over all regions' occurrences; × roofline: over its own."
 _RUNGS = (
     "Each rung is the one above it and one thing more; every rung runs in processes of its own, in rounds beside the "
     "others. Over the rung before: paired by round, with a 95 % interval. Compile: later locks take what earlier ones "
     "built and timed as it is."
 )
 _SHARES = (
-    "Of the time from one token to the next, by kind of region, all its sites together; between the regions: loops, "
-    "launches, waits, and what ends a step."
+    "Of the time from one token to the next, by kind of region, all its occurrences together; between the regions: "
+    "loops, launches, waits, and what ends a step."
 )
 _GAINS = (
     "What a token takes less than on the rung before, by owner: the smallest sets of operators that are whole regions "
     "on both rungs, or the rung's change itself where one of the two cannot say where its time goes. The owners and "
-    "what lies between the regions sum to the whole."
+    "what the step takes between the regions sum to the whole."
 )
 
 
@@ -205,7 +205,7 @@ def cases_table(cases: Sequence[Case]) -> Table:
 
 def regions_table(compiled: Compiled) -> Table:
     """Return the table of regions with their share of the decode step, largest first."""
-    heads = ("region", "kind", "sites", "share of the step", "µs a site", "× roofline", "choice")
+    heads = ("region", "kind", "occurrences", "share of the step", "µs each", "× roofline", "choice")
     rows = []
     for region, share in shares(compiled):
         times = number(region.ns / region.floor_ns, 3) if region.floor_ns else NOTHING
@@ -256,7 +256,7 @@ def shares_table(case: Case) -> Table:
     ]
     rows.append(("between the regions", *(f"{rung.rest:.1%}" for rung in looked)))
     rows.append(("how", *(rung.looked for rung in looked)))
-    heads = ("kind (sites)", *(rung.name for rung in looked))
+    heads = ("kind (occurrences)", *(rung.name for rung in looked))
     return Table(heads=heads, rows=rows if looked else [], right=tuple(range(1, len(heads))))
 
 

@@ -122,7 +122,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=POLICY.claim,
         metavar="SHARE",
         help="the smallest difference that is claimed, as a share (default %(default)s): FASTER and SLOWER when the "
-        "whole interval lies beyond it, SAME when inside; intervals are corrected for how many there are, see below",
+        "whole interval is beyond it, SAME when inside; intervals are corrected for how many there are, see below",
     )
     parser.add_argument("--absolute", action="store_true", help="decide by the times, not by the speed-ups")
     parser.add_argument("--anyway", action="store_true", help="compare what is not comparable, with warnings")

@@ -165,9 +165,9 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, help="of every arm on a CPU; one a physical core when not given")
     parser.add_argument("--rounds", type=int, help="of every process")
     parser.add_argument("--processes", type=int, help="fresh ones of every arm, one after another")
-    parser.add_argument("--seconds", type=float, default=0, help="that compiling our lock may search; 0: any")
+    parser.add_argument("--seconds", type=float, default=0, help="that compiling our lock may search (0 = no limit)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cache", type=Path, help="where peers' artefacts, made checkpoints and partial results lie")
+    parser.add_argument("--cache", type=Path, help="folder of peers' artefacts, made checkpoints and partial results")
     parser.add_argument("--out", type=Path, default=Path("bench.json"), help="the JSON file")
     parser.add_argument(
         "--bounds", action="store_true", help="hold the result against the committed bounds, as --suite ci does anyway"

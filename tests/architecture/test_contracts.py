@@ -111,6 +111,12 @@ def test_the_layers_are_few(repository: Path) -> None:
     assert len(contract["layers"]) <= MOST_LAYERS
 
 
+def test_every_contract_has_a_planted_import(repository: Path) -> None:
+    settings = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = {one["id"] for one in settings["tool"]["importlinter"]["contracts"]}
+    assert {contract for contract, _, _ in PLANTED.values()} == contracts
+
+
 @pytest.mark.parametrize("contract", sorted({contract for contract, _, _ in PLANTED.values()}))
 def test_the_sources_keep_the_contract(tree: Path, contract: str) -> None:
     result = lint(tree, contract)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -49,6 +51,32 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
 def test_every_page_is_linked_from_the_readme() -> None:
     links = {(ROOT / link).resolve() for link in LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))}
     assert set((ROOT / "docs").glob("*.md")) <= links
+
+
+def test_the_adviser_of_the_how_to_orders_candidates() -> None:
+    text = (ROOT / "docs" / "how-to.md").read_text(encoding="utf-8").partition("\n## Add an adviser\n")[2]
+    code, row = re.findall(r"```python\n(.*?)```", text, flags=re.S)[:2]
+    space: dict[str, Any] = {"__name__": __name__}  # which dataclasses look up
+    exec(code + row, space)
+    name, usage, make = space["row"]
+    asked = SimpleNamespace(
+        candidates=[SimpleNamespace(id=id, params=(("ROWS", rows), ("HOW", "x"))) for id, rows in (("a", 2), ("b", 8))]
+    )
+    assert (name, usage, make("more")) == ("largest", "largest", None)
+    assert make("").advise(asked).order == ("b", "a")
+
+
+CONCEPTS = ("Regions", "Spaces", "Gates", "Admission", "Locks")
+
+
+def test_every_concept_has_its_drawing() -> None:
+    text = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    parts = {part.partition("\n")[0]: part for part in re.split(r"^## ", text, flags=re.M)[1:]}
+    assert tuple(parts) == CONCEPTS
+    for name, part in parts.items():
+        drawing = re.match(rf"{name}\n\n```text\n([^`]+)```\n\n\w", part)
+        assert drawing, f"{name}: its drawing comes first, then its text"
+        assert max(map(len, drawing[1].splitlines())) <= 80
 
 
 COMMANDS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("concepts", "how-to", "settings", "using"))]

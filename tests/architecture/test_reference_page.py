@@ -10,3 +10,9 @@ from pathlib import Path
 def test_the_reference_is_made_from_the_code(repository: Path) -> None:
     made = subprocess.run([sys.executable, "docs/reference.py", "--check"], cwd=repository, check=False, timeout=300)
     assert made.returncode == 0, "run `just reference`"
+
+
+def test_a_heading_is_short_and_an_item_of_a_list_has_its_line(repository: Path) -> None:
+    lines = (repository / "docs" / "reference.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("#") and len(line) > 100] == []
+    assert [line for line in lines if line.startswith("- ") and " - `" in line] == []

@@ -11,7 +11,7 @@ import torch
 from agentcompile.bench.harness.drawing import chooser, draw
 from agentcompile.bench.harness.engines import Eager
 from agentcompile.bench.harness.rates import agrees
-from agentcompile.bench.harness.serving import Arm, own_command
+from agentcompile.bench.harness.serving import LiveArm, own_command
 
 from agentcompile.runtime.sampling import Sampling, probabilities
 from tests.models.tiny import write
@@ -69,7 +69,7 @@ def test_an_arm_makes_the_tokens_of_fp32_and_draws_from_what_fp32_finds_likely(n
         "arm": name, "model": str(model), "threads": 1, "device": "cpu", "context": 32, "prompts": [len(ids)],
         "sampling": SAMPLING,
     }  # fmt: skip
-    arm = Arm(name, own_command("harness.engines", {"TORCHDYNAMO_DISABLE": "1"}), tmp_path / "arm.log")
+    arm = LiveArm(name, own_command("harness.engines", {"TORCHDYNAMO_DISABLE": "1"}), tmp_path / "arm.log")
     timed = {"do": "generate", "ids": ids, "new": new, "warm": 4, "least_s": 0.0}
     try:
         arm.load(request, 300)

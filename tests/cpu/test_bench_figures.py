@@ -39,7 +39,7 @@ from agentcompile.bench.harness.rates import (
     speedup,
     visit,
 )
-from agentcompile.bench.harness.serving import Arm, ArmFailed
+from agentcompile.bench.harness.serving import ArmFailed, LiveArm
 from agentcompile.bench.harness.times import Build, Imported
 from agentcompile.bench.harness.trial import Outcome
 from agentcompile.bench.harness.workload import Workload, make_workload, token_bytes
@@ -71,9 +71,9 @@ TOLD = "import time; time.sleep(0.02); return Generation([{token}] * new, 0.1, 0
 LEAST_S = 0.3
 
 
-def fake(name: str, tmp_path: Path, *, token_s: float = 0.01, act: str = "pass") -> Arm:
+def fake(name: str, tmp_path: Path, *, token_s: float = 0.01, act: str = "pass") -> LiveArm:
     code = FAKE.format(act=act, token_s=token_s)
-    arm = Arm(name, [sys.executable, "-c", code], tmp_path / f"{name}.log")
+    arm = LiveArm(name, [sys.executable, "-c", code], tmp_path / f"{name}.log")
     arm.load({}, 60)
     return arm
 
@@ -92,7 +92,7 @@ def workload(new: int = 8) -> Workload:
     )
 
 
-def one_round(*arms: Arm, least_s: float = 0.0, bearable: float = rates.CALM_SHARE) -> tuple[Round, dict[str, str]]:
+def one_round(*arms: LiveArm, least_s: float = 0.0, bearable: float = rates.CALM_SHARE) -> tuple[Round, dict[str, str]]:
     build = Build(model=Path(), lock=Path(), home=None, threads=1)
     made = replace(setup(Path(), Commands()), builds={"ours": build})  # an arm with a lock has steady tokens
     try:
@@ -155,8 +155,8 @@ def test_an_arm_does_not_outlive_the_recipe_that_started_it(tmp_path: Path) -> N
     start = FAKE.format(act="pass", token_s=0.01)
     code = (
         "import sys, os, pathlib\n"
-        "from agentcompile.bench.harness.serving import Arm\n"
-        f"arm = Arm('orphan', [sys.executable, '-c', {start!r}], pathlib.Path({str(tmp_path)!r}) / 'log')\n"
+        "from agentcompile.bench.harness.serving import LiveArm\n"
+        f"arm = LiveArm('orphan', [sys.executable, '-c', {start!r}], pathlib.Path({str(tmp_path)!r}) / 'log')\n"
         "arm.load({}, 60)\n"
         "print(arm.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"

@@ -19,13 +19,15 @@ Make = Callable[[str, str], Path]
 
 
 def test_logits_at_checkpoints_are_as_near_fp32_as_pytorchs(
-    warm: Path, planted: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    warm: Path, planted: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AGENTCOMPILE_HOME", str(warm))
     out = tmp_path / "long.json"
     lock = planted("sample", "bf16")
     asked = [str(lock), "--model", str(flows.SAMPLE), "--target", "cpu", "--out", str(out)]
     assert long.run([*asked, "--checkpoints", "0,40,95"]) == 0
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"next: agentcompile verify {lock} --model {flows.SAMPLE} --prompts FILE"
     found = json.loads(out.read_text())
     assert [row["position"] for row in found["checkpoints"]] == [0, 40, 95]
     for row in found["checkpoints"]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agentcompile.bench.harness.serving import Arm, ArmFailed, foreign_command
+from agentcompile.bench.harness.serving import ArmFailed, LiveArm, foreign_command
 from agentcompile.bench.harness.trial import command_of, vllm_lacks
 from agentcompile.bench.suite.run import _parse, _suite
 
@@ -94,22 +94,22 @@ REQUEST = {
 
 
 @pytest.fixture
-def arm(tmp_path: Path) -> Iterator[Arm]:
+def arm(tmp_path: Path) -> Iterator[LiveArm]:
     """The arm's process, in an interpreter that finds the made-up modules before any others."""
     for name, text in {"torch.py": TORCH, "vllm/__init__.py": VLLM, "vllm/sampling_params.py": PARAMS}.items():
         (tmp_path / "site" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "site" / name).write_text(text)
     settings = {"PYTHONPATH": str(tmp_path / "site"), "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    started = Arm("vllm", foreign_command(Path(sys.executable), "vllm_engine", settings), tmp_path / "arm.log")
+    started = LiveArm("vllm", foreign_command(Path(sys.executable), "vllm_engine", settings), tmp_path / "arm.log")
     yield started
     started.close()
 
 
-def ask(arm: Arm, **more: Any) -> dict[str, Any]:
+def ask(arm: LiveArm, **more: Any) -> dict[str, Any]:
     return arm.ask({"do": "generate", "ids": IDS, "new": 8, "warm": 2, "least_s": 0.0, **more}, 30)
 
 
-def test_the_engine_is_asked_for_the_same_tokens_and_timed_at_its_first_one(arm: Arm) -> None:
+def test_the_engine_is_asked_for_the_same_tokens_and_timed_at_its_first_one(arm: LiveArm) -> None:
     arm.load(REQUEST, 30)
     assert arm.facts["vllm"] == "0.26.0"
     assert arm.facts["cache_tokens"] == 32
@@ -121,7 +121,7 @@ def test_the_engine_is_asked_for_the_same_tokens_and_timed_at_its_first_one(arm:
     assert (tops["tokens"], tops["tops"]) == ([7] * 8, [[7, 8]] * 8)
 
 
-def test_tokens_are_drawn_by_the_engine_s_own_generator(arm: Arm) -> None:
+def test_tokens_are_drawn_by_the_engine_s_own_generator(arm: LiveArm) -> None:
     arm.load(REQUEST, 30)
     drawn = ask(arm, sampling=DRAWN)
     assert len(drawn["tokens"]) == 8
@@ -129,12 +129,12 @@ def test_tokens_are_drawn_by_the_engine_s_own_generator(arm: Arm) -> None:
     assert ask(arm, sampling=DRAWN)["tokens"] != drawn["tokens"]
 
 
-def test_what_does_not_fit_into_the_gpu_is_a_reason(arm: Arm) -> None:
+def test_what_does_not_fit_into_the_gpu_is_a_reason(arm: LiveArm) -> None:
     with pytest.raises(ArmFailed, match="exit code 1: RuntimeError: CUDA out of memory"):
         arm.load({**REQUEST, "model": "too-large"}, 30)
 
 
-def test_a_sequence_longer_than_the_engine_was_made_for_is_a_reason(arm: Arm) -> None:
+def test_a_sequence_longer_than_the_engine_was_made_for_is_a_reason(arm: LiveArm) -> None:
     arm.load(REQUEST, 30)
     with pytest.raises(ArmFailed, match="longer than max_model_len"):
         ask(arm, new=30)
@@ -150,7 +150,7 @@ def test_where_there_is_no_vllm_its_row_says_what_to_do() -> None:
 
 def test_an_interpreter_that_has_no_vllm_is_a_reason(tmp_path: Path) -> None:
     made = setup(tmp_path, Commands(), device="cuda:0")
-    started = Arm("vllm", command_of("vllm", None, made), tmp_path / "arm.log")
+    started = LiveArm("vllm", command_of("vllm", None, made), tmp_path / "arm.log")
     try:
         with pytest.raises(ArmFailed, match="No module named 'vllm'"):
             started.load(REQUEST, 60)

@@ -14,6 +14,7 @@ import torch
 import agentcompile
 from agentcompile.events import Event, SearchProgress, TrialFinished
 from agentcompile.lockfile.files import read_lock
+from agentcompile.options import Options
 from agentcompile.replay.load import replay_lock
 from agentcompile.runs.session import RunDirectory
 from agentcompile.tuning.trial_database import disturbed
@@ -64,9 +65,15 @@ def again(compiled: Course, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
         patch.setenv("AGENTCOMPILE_HOME", str(compiled.home))
         patch.setenv("AGENTCOMPILE_SECONDS", str(SECONDS))
         agentcompile.compile(
-            compiled.model, out=out, context=CONTEXT, threads=flows.THREADS, budget=BUDGET, emit=events.append
-        )
+            compiled.model, out=out, context=CONTEXT, threads=flows.THREADS, budget=BUDGET, strategy="random",
+            emit=events.append,
+        )  # fmt: skip
     return out, events
+
+
+def test_a_lock_names_the_strategy_that_searched(compiled: Course, again: tuple[Path, list[Event]]) -> None:
+    assert read_lock(compiled.lock).evidence.strategy == Options().strategy
+    assert read_lock(again[0]).evidence.strategy == "random"
 
 
 def test_compile_and_load_of_the_library_give_the_tokens_of_the_captured_graph(

@@ -1,21 +1,35 @@
-"""A run that ended on a busy machine, taken up again on a quiet one: its plan is timed anew, and nothing else is."""
+"""A run that ended on a busy machine: it says so the same everywhere, and taken up again on a quiet one it is timed."""
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentcompile.lockfile.files import read_lock
+from agentcompile import catalog
+from agentcompile.events import ChoiceMade, PlanAdmitted, TrialFinished
+from agentcompile.ir.codec import encode
+from agentcompile.ir.trial import Kernel, Measured, Part, Plan, Trial, interval
+from agentcompile.lockfile.files import read_lock, write_lock
 from agentcompile.lockfile.schema import Lock
 from agentcompile.measure.clock import Others
+from agentcompile.ops.layouts import LAYOUTS
+from agentcompile.regions.kinds import facts as kind_facts
+from agentcompile.replay.write import lock_of
+from agentcompile.runs.session import Journal, RunDirectory
+from agentcompile.runs.tables import plan_line, rough
+from agentcompile.tuning.ranking import Traits, rank
 from tests.cpu import courses, flows
+from tests.cpu.conftest import CONTEXT
 from tests.cpu.courses import Course
+from tests.unit import runs
 
 TRIES = 3
 """Of a confirmation, where the machine that the tests run on is not quiet itself."""
@@ -103,3 +117,80 @@ def test_a_resumed_run_whose_plan_was_not_contended_times_nothing(compiled: Cour
     _, new = resumed(made)
     assert kinds(new).isdisjoint({*SEARCHING, "steps-timed", "plan-admitted"}), kinds(new)
     assert read_lock(made.lock)
+
+
+LOG_RATIO = 0.2
+"""1.2214: with the two digits that an estimate deserves 1.2."""
+DISTURBED = 0.61
+WIDE = {"COLUMNS": "240"}
+"""A screen on which no row of a table takes two lines."""
+
+
+def in_one_region(made: flows.Planted) -> tuple[Part, Trial]:
+    """The kernel that a ranking takes for a region whose confirmation others disturbed, and that confirmation."""
+    part = next(part for part in made.planned.decode[0] if isinstance(part.choice, Kernel))
+    (known,) = made.trials[part.region]
+    assert isinstance(known.verdict, Measured)
+    m = replace(known.verdict.measurement, log_ratio=LOG_RATIO, half_width=0.4, disturbed=DISTURBED)
+    seen = replace(known, verdict=replace(known.verdict, measurement=replace(m, comparison="INCONCLUSIVE")))
+    found = catalog.load([catalog.default_root()], kinds=kind_facts(), layouts=LAYOUTS)
+    templates = {template.id: template for template in found.templates}
+    return replace(part, choice=rank([seen], templates, traits=lambda _: Traits()).best), seen
+
+
+def ended_busy(made: flows.Planted, part: Part, trial: Trial, run: Path, lock: Path) -> Plan:
+    """Write the run and the lock of a plan that others disturbed, alone and in the step; return the plan."""
+    regime, region = made.cuts[0].partition.regime, made.cuts[0].regions[part.region]
+    parts = tuple(part if one.region == part.region else one for one in made.planned.decode[0])
+    plan = replace(
+        runs.PLAN, regime=regime, parts=parts, log_ratio=0.3, half_width=0.4, comparison="INCONCLUSIVE",
+        disturbed=DISTURBED,
+    )  # fmt: skip
+    chunk = Plan(regime=made.cuts[-1].partition.regime, parts=made.planned.prefill, exact=True)
+    assert len(made.cuts) == 2
+    trials = {**made.trials, part.region: (trial,)}
+    write_lock(lock, lock_of(made.facts, made.cuts, [plan, chunk], made.planned.layouts, trials))
+    with Journal(RunDirectory.create(run, encode(flows.options(run, flows.SAMPLE, CONTEXT)))) as journal:
+        for event in (
+            runs.STARTED, replace(runs.FOUND, region=part.region, name=region.name, regime=regime.name),
+            TrialFinished(trial=trial), ChoiceMade(region=part.region, choice=part.choice), PlanAdmitted(plan=plan),
+        ):  # fmt: skip
+            journal.append(event)
+    return plan
+
+
+def test_a_contended_run_says_the_same_in_explain_the_lock_the_plan_line_and_the_ratio_columns(
+    warm: Path, checkpoint: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    run, lock = tmp_path / "run", tmp_path / "a.lock.toml"
+    made = flows.plant(warm, checkpoint("tiny-llama", "fp32"), CONTEXT, lock)
+    part, trial = in_one_region(made)
+    assert isinstance(part.choice, Kernel)
+    name = made.cuts[0].regions[part.region].name
+    plan = ended_busy(made, part, trial, run, lock)
+
+    # explain: the reason of the choice and the row of the trial.
+    told = flows.verb(warm, "explain", name, "--run-dir", run, env=WIDE).out.splitlines()
+    why = next(line for line in told if line.startswith("runs "))
+    assert f": ~1.2× (measured: about 1.2x pytorch, contended: {DISTURBED:.0%} of the rounds disturbed)" in why
+    row = next(line for line in told if "measured (confirm)" in line)
+    assert "~1.2×" in row
+    assert f"contended: {DISTURBED:.0%} of the rounds disturbed" in row
+
+    # The ratio columns and the plan line.
+    status = flows.verb(warm, "runs", "status", run, env=WIDE).out.splitlines()
+    assert "~1.2×" in next(line for line in status if line.lstrip().startswith(name))
+    line = plan_line(plan)
+    assert line in status
+    assert f"1.35× (0.90–2.01), contended: {DISTURBED:.0%} of the rounds disturbed" in line
+
+    # The lock: the label, and numbers that are these when they are shown.
+    evidence = read_lock(lock).evidence
+    own = next(one for one in evidence.regions if one.region == part.region)
+    assert own.contended
+    assert rough(math.exp(float(own.log_ratio)), 2) == "1.2"
+    (step,) = evidence.steps
+    assert (step.contended, float(step.disturbed)) == (True, DISTURBED)
+    ends = interval(float(step.log_ratio), float(step.half_width))
+    assert ends is not None
+    assert f"{math.exp(float(step.log_ratio)):.2f}× ({ends[0]:.2f}–{ends[1]:.2f})" in line

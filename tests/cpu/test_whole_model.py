@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from agentcompile import capture
+from agentcompile import checkpoint as checkpoint_reader
+from agentcompile.capture.structure import Caches
 from agentcompile.evaluation.evaluator import WorkerEvaluator
 from agentcompile.evaluation.jobs import Failed
 from agentcompile.evaluation.machine import evaluator_of, this_machine
@@ -85,6 +88,21 @@ def test_a_model_that_is_captured_wrong_is_never_locked(name: str, warm: Path, t
     assert name in ("recurrent-gemma", "phi3-longrope") or done.code == 4
     done.refuses(done.code)
     assert not lock.exists()
+
+
+def test_the_gate_itself_stops_a_recurrent_model_that_no_config_and_no_capture_refused(
+    warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the refusals its states are constants of the graph: right for one token, and wrong after it."""
+    monkeypatch.setattr(checkpoint_reader, "refuse_unsupported", lambda *_: None)
+    monkeypatch.setattr(capture, "caches_of", lambda *_: Caches(layers=3, kv_heads=2, head_dim=16))
+    model, lock = tiny.write("recurrent-gemma", tmp_path / "model"), tmp_path / "a.lock.toml"
+    settings = ("--context", 128, "--threads", flows.THREADS, "--choose", "pytorch")
+    done = flows.verb(warm, "compile", model, *settings, "--out", lock, "--run-dir", tmp_path / "run")
+    done.refuses(4, "with no kernel the captured model differs from transformers")
+    assert not lock.exists()
+    (event,) = (event for event in RunDirectory.open(tmp_path / "run").events() if isinstance(event, ModelChecked))
+    assert not event.check.ok
 
 
 def test_a_model_that_normalises_what_lies_in_another_order_is_right(warm: Path, tmp_path: Path) -> None:

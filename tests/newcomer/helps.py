@@ -34,8 +34,8 @@ def every() -> Iterator[tuple[str, ...]]:
             yield from ((entry.name, word) for word in words.load())
 
 
-def wide(words: tuple[str, ...]) -> list[str]:
-    """Return the lines of a verb's help that are too long."""
+def help_of(words: tuple[str, ...]) -> str:
+    """Return what a verb's `--help` prints."""
     from agentcompile.cli.main import main
 
     out = io.StringIO()
@@ -46,7 +46,12 @@ def wide(words: tuple[str, ...]) -> list[str]:
             code = end.code or 0
     assert code == 0, f"{words}: exit {code}"
     assert out.getvalue().strip(), f"{words}: no help"
-    return [f"{' '.join(words)}: {line}" for line in out.getvalue().splitlines() if len(line) > COLUMNS]
+    return out.getvalue()
+
+
+def wide(words: tuple[str, ...]) -> list[str]:
+    """Return the lines of a verb's help that are too long."""
+    return [f"{' '.join(words)}: {line}" for line in help_of(words).splitlines() if len(line) > COLUMNS]
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import math
 
 from hypothesis import strategies as st
 
-from agentcompile.interchange.tried import Tried
+from agentcompile.interchange.trials import ExportedTrial
 from agentcompile.ir.region import Region
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import (
@@ -45,11 +45,11 @@ def candidate(rows: int = 4, region: Region = REGION) -> Candidate:
     )
 
 
-def tried(verdict: Verdict, *, rows: int = 4, region: Region = REGION, **more: object) -> Tried:
+def tried(verdict: Verdict, *, rows: int = 4, region: Region = REGION, **more: object) -> ExportedTrial:
     point = candidate(rows, region)
     source = specialise(TEMPLATE, region, point.params, TARGET).digest
     trial = Trial(candidate=point, source=source, verdict=verdict, **more)  # type: ignore[arg-type]
-    return Tried(trial=trial, at_ms=AT_MS)
+    return ExportedTrial(trial=trial, at_ms=AT_MS)
 
 
 def measurement(median_ns: int = 1234, baseline_ns: int = 4321, baseline: str = "pytorch") -> Measurement:

@@ -230,7 +230,7 @@ def test_the_head_has_one_sentence_each_and_hints_name_the_best_values() -> None
     advice = Heuristic().advise(asked)
     assert [id for id, _ in advice.rationales] == list(advice.order[:12])
     for _, sentence in advice.rationales:
-        assert sentence.endswith("above the floor.")
+        assert sentence.endswith("above the roofline.")
         assert "\n" not in sentence
         assert len(sentence) < 300
     hints = {(hint.template, hint.param): hint.values for hint in advice.hints}

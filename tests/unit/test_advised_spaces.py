@@ -143,7 +143,9 @@ def test_a_live_arm_is_recorded_and_its_replay_asks_nobody_and_is_the_same(
     assert all(one.calls > 1 and one.tokens == 12 * one.calls for one in heard), heard
     assert max(one.calls for one in heard) <= len(told)
     assert replay.standings[0].calls == sum(one.calls for one in heard) / 2
-    assert tuple(next(csv.reader(as_csv(replay).splitlines())))[-2:] == ("calls", "tokens")
+    (row,) = csv.DictReader(as_csv(replay).splitlines())
+    assert (float(row["calls"]), float(row["tokens"])) == (replay.standings[0].calls, replay.standings[0].tokens)
+    assert row["model"] == "a mind"
     assert any("answers of a model" in line for line in report(replay))
 
 

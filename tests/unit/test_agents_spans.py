@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import time
 
@@ -164,3 +165,16 @@ def test_a_mark_that_any_role_leaves_is_refused_with_its_line(arm: str, mark: st
     assert reasons == {f"{'debug' if arm == 'stark' else 'code'}: line 2: a mark was left in the kernel"}
     assert all(mark not in one.kernel for one in gate.evaluated)
     assert "a mark was left" in script.asked[-1].user or arm == "sampling", "sampling remembers nothing"
+
+
+def test_unbalanced_marks_go_back_to_plan_with_the_reason() -> None:
+    first, unbalanced = f"// 700\n{KERNEL}", f"// 700\n{BEGINS}\n{KERNEL}"
+    left = [plan(), draft(first), plan(unbalanced), plan(unbalanced)]
+    script = Script(lambda prompt, data: left.pop(0))
+    found = refine(CONTRACT, Gate(), script, Memory(), Settings(attempts=3, strategy="greedy"))
+    reasons = [one.reason for one in found.entries if isinstance(one, Refused)]
+    assert len(reasons) == 2
+    assert all(one.startswith("plan: kernel_with_marks: line 2") for one in reasons)
+    assert script.roles == ["plan", "code", "plan", "plan"]
+    asked = [json.loads(prompt.user) for prompt in script.asked]
+    assert [(one["node"], one["refused"]) for one in asked[2:]] == [(1, []), (1, reasons[:1])]

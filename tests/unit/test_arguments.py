@@ -79,7 +79,7 @@ def refuse(hint: str, code: ExitCode = ExitCode.USAGE) -> Any:
 def test_the_campaign_finds_every_way_a_call_can_go_wrong(
     run: Callable[[], Any], plain: Callable[[], Any] | None, outcome: str, fault: str
 ) -> None:
-    found, why, _ = api.outcome_of(api.Call(label="call", run=run, plain=plain))
+    found, why, _ = api.outcome_of(api.ApiCall(label="call", run=run, plain=plain))
     assert found == outcome
     assert (fault in why) if fault else not why
 

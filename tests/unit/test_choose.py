@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -142,6 +142,30 @@ def test_where_none_is_confirmed_the_fastest_in_search_may_stand_for_the_step_to
     one_confirmed = ranked([*trials, confirmed(plain[0], 0.0, comparison="SAME")])
     assert [kernel.candidate for _, kernels in one_confirmed.near for kernel in kernels] == [plain[0]]
     assert ranked([slower]).near == ()
+
+
+@pytest.mark.parametrize(
+    ("fidelity", "half_width", "disturbed", "said"),
+    [
+        ("search", 0.1, 0.0, "1.350x pytorch in search; there was no time to confirm it"),
+        (
+            *("search", 0.1, 0.61),
+            "about 1.3x pytorch in search, contended: 61% of the rounds disturbed; there was no time to confirm it",
+        ),
+        ("search", math.inf, 0.0, "about 1x pytorch in search; there was no time to confirm it"),
+        ("confirm", 0.1, 0.0, "1.350x pytorch in 5 paired rounds of 3 processes"),
+        ("confirm", 0.1, 0.61, "about 1.3x pytorch, contended: 61% of the rounds disturbed"),
+    ],
+)
+def test_a_reason_has_the_digits_of_its_ratio_and_says_that_it_is_contended(
+    fidelity: Literal["search", "confirm"], half_width: float, disturbed: float, said: str
+) -> None:
+    trial = measured(SPACE[0], 0.3, comparison="FASTER", fidelity=fidelity, half_width=half_width)
+    assert isinstance(trial.verdict, Measured)
+    busy = replace(trial.verdict, measurement=replace(trial.verdict.measurement, disturbed=disturbed))
+    ranking = ranked([replace(trial, verdict=busy)])
+    ((_, (kernel,)),) = ranking.near if fidelity == "search" else ranking.kernels
+    assert kernel.reason == said
 
 
 def test_a_confirmed_time_counts_before_one_of_search_whichever_came_last() -> None:

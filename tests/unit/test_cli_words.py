@@ -35,7 +35,16 @@ def test_a_comparison_reads_as_words(comparison: Comparison, said: str) -> None:
 def test_too_few_rounds_have_no_interval() -> None:
     found = measured()
     wide = Measured(report=found.report, measurement=replace(found.measurement, half_width=math.inf))
-    assert trial_row(trial(verdict=wide))[4] == "no interval"
+    assert trial_row(trial(verdict=wide))[3:5] == ("~2×", "no interval")
+
+
+def test_a_contended_ratio_has_no_digits_that_say_nothing() -> None:
+    found = measured()
+    assert trial_row(trial(verdict=found))[3] == "1.649×"
+    busy = Measured(report=found.report, measurement=replace(found.measurement, disturbed=0.61))
+    row = trial_row(trial(verdict=busy))
+    assert row[3] == "~1.6×"
+    assert row[-1].endswith(", contended: 61% of the rounds disturbed")
 
 
 def test_stages_have_the_same_name_in_lines_and_in_watch() -> None:

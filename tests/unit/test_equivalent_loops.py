@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from agentcompile.bench.campaign.equivalent import reason
+from agentcompile.bench.campaign.mutating import mutations
 
 from tests.templates.shapes import Extents, region
 from tests.unit.test_equivalent import DOT, EVEN, GEMV, SIMD, THREE, UNEVEN, excused
@@ -97,3 +100,29 @@ def test_a_loop_is_counted_by_a_byte_where_its_end_is_and_its_beginning() -> Non
         of = region("rope-attention-decode", Extents(head_dim=width, dtype="fp32"))
         told = reason("cast", of, DOT, turns, turns.replace("long", "signed char"), threads=2, params={"LANES": 16})
         assert bool(told) == same
+
+
+TILES = "_include/chunk_tiles.h"
+"""It has two loops over the rows of a tile whose first lines are the same."""
+BEGUN_LATER = "for (int r = 1; r < HIGH; ++r) {"
+
+
+def test_of_two_loops_with_one_text_the_row_matches_that_which_skips_what_the_first_row_has_not() -> None:
+    text = f'#line 1 "{TILES}"\n' + (Path(__file__).parents[2] / "templates" / TILES).read_text()
+    some = text.index("multiply_some(")
+    found = [one for one in mutations(text)["initial"] if one.describe(text)["after"] == BEGUN_LATER]
+    assert [one.start > some for one in found] == [False, True]
+    for window, tokens in ((0, 5), (0, 70), (7, 70)):
+        for kind in ("rope-attention-prefill", "qknorm-rope-attention-prefill"):
+            own = region(kind, Extents(window=window, tokens=tokens))
+            for mutation in found:
+                at = mutation.describe(text)
+                told = reason(
+                    at["mutator"], own, at["file"], at["before"], at["after"], threads=2, behind=mutation.behind(text)
+                )
+                assert bool(told) == (window == 0 and mutation.start > some), (kind, window, at["line"])
+    at = found[1].describe(text)
+    row = (at["mutator"], region("rope-attention-prefill", Extents()), at["file"], at["before"])
+    assert not reason(*row, at["after"], threads=2), "which of the two it is must be known"
+    later = BEGUN_LATER.replace("= 1", "= 2")
+    assert not reason(*row, later, threads=2, behind=found[1].behind(text)), "row 1 may have more than row 0"

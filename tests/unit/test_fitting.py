@@ -1,17 +1,25 @@
-"""Tables in a terminal: whole words, whole names, and no line that is too long."""
+"""Tables in a terminal, and those of verbs: whole words, whole names, and no line that is too long."""
 
 from __future__ import annotations
 
 import io
 import lzma
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from test_cli import flow
+from test_doctor import WHOLE
+from test_doctor import flow as machine
 
-from agentcompile.cli import deciding, looking
+from agentcompile.cli import compiling, deciding, looking
+from agentcompile.cli.doctor import Cuda, doctor
 from agentcompile.cli.fitting import columns, fitted
 from agentcompile.cli.render import Screen
-from agentcompile.runs.session import options_bytes
+from agentcompile.events import Emit, TrialFinished
+from agentcompile.options import Options
+from agentcompile.runs.session import RunDirectory, options_bytes
 from agentcompile.runs.tables import Table
 
 RECORDED = Path(__file__).parents[1] / "tui" / "runs"
@@ -73,24 +81,89 @@ def test_signs_stay_before_names() -> None:
     assert lines[2].startswith("  runs: linear/packed(PARAM=0, ")
 
 
-@pytest.mark.parametrize("name", ["finished", "reviewed", "stopped"])
-def test_the_tables_of_recorded_runs_fit_80_columns(name: str, tmp_path: Path) -> None:
-    (tmp_path / "options.json").write_bytes(options_bytes({}))
-    (tmp_path / "events.jsonl").write_bytes(lzma.decompress((RECORDED / f"{name}.jsonl.xz").read_bytes()))
-    screen = Screen(out=io.StringIO(), err=io.StringIO())
+def tables_of(show: Callable[[Screen], object]) -> list[Table]:
+    """The tables that a verb shows."""
     told: list[Table] = []
 
     class Kept(Screen):
         def table(self, table: Table) -> None:
             told.append(table)
 
-    kept = Kept(out=io.StringIO(), err=io.StringIO())
-    looking.runs_status({}, str(tmp_path), every=True, screen=kept)
-    looking.explain({"run_dir": str(tmp_path)}, "linear", screen=kept)
-    deciding.decide({}, str(tmp_path), deciding.DecideFlags(), screen=kept)
-    assert len(told) > 2
-    for table in told:
-        assert max(map(len, fitted(table, screen.width))) <= 80
+    show(Kept(out=io.StringIO(), err=io.StringIO()))
+    return told
+
+
+def recorded(name: str, folder: Path) -> RunDirectory:
+    """A run directory with the recorded events of a run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "options.json").write_bytes(options_bytes({}))
+    (folder / "events.jsonl").write_bytes(lzma.decompress((RECORDED / f"{name}.jsonl.xz").read_bytes()))
+    return RunDirectory(folder)
+
+
+def too_long(tables: Sequence[Table], width: int = 80) -> list[str]:
+    """Lines that are longer than a terminal, but for those that are a single word."""
+    return [line for table in tables for line in fitted(table, width) if len(line) > width and " " in line.strip()]
+
+
+@pytest.mark.parametrize("name", ["finished", "reviewed", "stopped"])
+def test_the_tables_of_recorded_runs_fit_80_columns(name: str, tmp_path: Path) -> None:
+    recorded(name, tmp_path)
+
+    def show(screen: Screen) -> None:
+        looking.runs_status({}, str(tmp_path), every=True, screen=screen)
+        looking.explain({"run_dir": str(tmp_path)}, "linear", screen=screen)
+        deciding.decide({}, str(tmp_path), deciding.DecideFlags(), screen=screen)
+
+    shown = tables_of(show)
+    assert len(shown) > 2
+    assert max(len(line) for table in shown for line in fitted(table, 80)) <= 80
+
+
+def inspects(screen: Screen) -> None:
+    events = tuple(recorded("finished", Path(os.environ["AGENTCOMPILE_HOME"]) / "elsewhere").events())
+
+    def inspect(options: Options, emit: Emit) -> None:
+        for event in events[: next(at for at, one in enumerate(events) if isinstance(one, TrialFinished))]:
+            emit(event)
+
+    compiling.inspect({"model": "preset:sample"}, screen=screen, flow=flow(inspect=inspect))
+
+
+def lists_runs(screen: Screen) -> None:
+    runs = Path(os.environ["AGENTCOMPILE_HOME"]) / "runs"
+    for at, name in enumerate(("finished", "reviewed", "stopped")):
+        recorded(name, runs / f"2099010{at}-000000-a-checkpoint-with-a-name-of-fifty-characters-or-so")
+    newer = RunDirectory.create(runs / "newer", {})
+    (newer.path / "options.json").write_text('{"version":99,"options":{}}')
+    looking.runs_list({}, screen=screen)
+
+
+def shows_settings(screen: Screen) -> None:
+    folders = [f"/home/somebody/templates/of/a/folder/{at}" for at in range(6)]
+    looking.config_show({"templates": folders, "advisor": f"openai:NAME@http://{'h' * 50}/v1"}, screen=screen)
+
+
+VERBS: dict[str, Callable[[Screen], object]] = {
+    "inspect": inspects,
+    "runs list": lists_runs,
+    "cache ls": lambda screen: looking.cache_list({}, screen=screen),
+    "config show": shows_settings,
+    "doctor": lambda screen: doctor({}, screen=screen, flow=machine(), cuda=lambda: WHOLE),
+    "doctor, without CUDA": lambda screen: doctor({}, screen=screen, flow=machine(), cuda=Cuda),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_tables_of_verbs_fit_a_terminal_and_lose_nothing(verb: str, width: int) -> None:
+    shown = tables_of(VERBS[verb])
+    assert shown
+    assert max(len(table.rows) for table in shown) > 2
+    assert too_long(shown, width) == []
+    for table in shown:
+        words = set(" ".join(fitted(table, width)).split())
+        assert {word for row in table.rows for cell in row for word in cell.split()} <= words
 
 
 def test_names_narrow_before_a_column_of_numbers_goes() -> None:

@@ -15,7 +15,7 @@ from jsonschema import ValidationError
 
 from agentcompile.interchange import flashinfer
 from agentcompile.interchange.code import UnfitError, identifiers, program
-from agentcompile.interchange.tried import Tried
+from agentcompile.interchange.trials import ExportedTrial
 from agentcompile.ir.graph import Graph, Node, Use, Value, View
 from agentcompile.ir.region import Port, Regime, Region
 from agentcompile.ir.trial import Measured
@@ -28,7 +28,7 @@ from tests.unit.outcomes import REGION, TARGET, TEMPLATE
 MEASURED = Measured(report=outcomes.RIGHT, measurement=outcomes.measurement())
 
 
-def files(tried: Sequence[Tried], region: Region = REGION) -> dict[str, Any]:
+def files(tried: Sequence[ExportedTrial], region: Region = REGION) -> dict[str, Any]:
     """A trace set as a reader finds it: a value a JSON file, a list a JSON Lines file."""
     made = {
         one.trial.candidate.id: flashinfer.KernelTexts(
@@ -50,7 +50,7 @@ def below(found: dict[str, Any], folder: str) -> list[Any]:
     return [value for path, value in found.items() if PurePosixPath(path).parts[0] == folder]
 
 
-def evaluation(tried: Tried) -> dict[str, Any]:
+def evaluation(tried: ExportedTrial) -> dict[str, Any]:
     (traces,) = below(files([tried]), "traces")
     found: dict[str, Any] = traces[0]["evaluation"]
     return found
@@ -65,7 +65,7 @@ def regions_of(phase: str) -> list[Region]:
 
 @settings(max_examples=25)
 @given(tried=outcomes.trials)
-def test_any_trials_give_a_trace_set_that_the_models_take(tried: list[Tried]) -> None:
+def test_any_trials_give_a_trace_set_that_the_models_take(tried: list[ExportedTrial]) -> None:
     found = files(tried)
     ((definition,), (workloads,), (traces,)) = (below(found, name) for name in ("definitions", "workloads", "traces"))
     solutions = below(found, "solutions")
@@ -82,7 +82,7 @@ def test_any_trials_give_a_trace_set_that_the_models_take(tried: list[Tried]) ->
 
 @settings(max_examples=25)
 @given(tried=outcomes.trials)
-def test_a_latency_is_that_of_its_measured_trial_and_no_other_trial_has_one(tried: list[Tried]) -> None:
+def test_a_latency_is_that_of_its_measured_trial_and_no_other_trial_has_one(tried: list[ExportedTrial]) -> None:
     (traces,) = below(files(tried), "traces")
     for one, trace in zip(tried, traces, strict=True):
         found = trace["evaluation"]
@@ -120,7 +120,7 @@ def test_every_failure_has_the_word_that_the_format_has_for_it_and_its_reason(na
 
 def test_a_time_below_the_floor_is_explained_and_no_time() -> None:
     found = evaluation(outcomes.tried(outcomes.FAILURES["impossible"]))
-    assert "below its floor" in found["log"]
+    assert "below its roofline" in found["log"]
     assert (found["correctness"], found["performance"]) == (None, None)
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from jsonschema import ValidationError
 
 from agentcompile.interchange import t4
-from agentcompile.interchange.tried import Tried, pretty
+from agentcompile.interchange.trials import ExportedTrial, pretty
 from agentcompile.ir.trial import Measured
 from tests.unit import outcomes, published
 
 
-def exported(tried: Sequence[Tried]) -> Any:
+def exported(tried: Sequence[ExportedTrial]) -> Any:
     """The document as a reader finds it."""
     return json.loads(pretty(t4.results("linear@abc123", tried, outcomes.TARGET)))
 
@@ -30,14 +30,14 @@ def measured(result: dict[str, Any]) -> dict[str, Any]:
 
 
 @given(tried=outcomes.trials)
-def test_any_trials_give_a_document_that_the_schema_takes(tried: list[Tried]) -> None:
+def test_any_trials_give_a_document_that_the_schema_takes(tried: list[ExportedTrial]) -> None:
     document = exported(tried)
     published.valid(document, published.T4_RESULTS)
     assert len(document["results"]) == len(tried)
 
 
 @given(tried=outcomes.trials)
-def test_a_time_is_that_of_its_measured_trial_and_no_other_trial_has_one(tried: list[Tried]) -> None:
+def test_a_time_is_that_of_its_measured_trial_and_no_other_trial_has_one(tried: list[ExportedTrial]) -> None:
     for one, result in zip(tried, exported(tried)["results"], strict=True):
         rows = measured(result)
         if isinstance(one.trial.verdict, Measured):

@@ -138,7 +138,7 @@ def test_a_rung_above_one_that_failed_is_held_against_the_nearest_below(case: Ca
 
 def test_shares_have_a_column_for_every_rung_that_was_looked_into(case: Case) -> None:
     table = shares_table(case)
-    assert table.heads == ("kind (sites)", "static-cache", "first-templates", "agentcompile")
+    assert table.heads == ("kind (occurrences)", "static-cache", "first-templates", "agentcompile")
     assert table.rows[0] == ("rmsnorm-linear", *["50.0% (6)"] * 3)
     assert table.rows[2] == ("between the regions", *["25.0%"] * 3)
 

@@ -38,9 +38,10 @@ from tests.unit import runs
 from tests.unit.answers import answer, question
 from tests.unit.fakes import RecordedEvaluator, measured
 from tests.unit.test_courses import space, truth
-from tests.unit.test_mcts import SPACE, space_of
+from tests.unit.test_mcts import SPACE, space_of, told
 from tests.unit.test_mcts import truth as small_truth
 
+GOLDEN = Path(__file__).with_name("mcts_advised_tree.json")
 BUDGET = Budget(trials=60, seed=3, batch=4)
 
 
@@ -108,6 +109,29 @@ def test_a_mind_that_knows_gets_there_in_few_evaluations_and_every_trace_replays
         assert replayed(points, parent, node.trace) == own
     assert advised
     assert len(set(mind.heard)) == len(mind.heard), "the same node is not asked about twice"
+
+
+def half_minded() -> list[object]:
+    """The tree of a mind that answers about every second node alone, as the golden file has it."""
+    mind = Mind(SPACE, small_truth())
+
+    def says(focus: tuple[str, ...], number: int) -> tuple[tuple[str, ...], ...] | None:
+        way = mind(focus, number)
+        return way if len(mind.heard) % 2 else None
+
+    return told(search(SPACE, small_truth(), says)[0], SPACE)
+
+
+def test_the_advised_tree_of_a_seed_is_the_recorded_one() -> None:
+    """Written anew, after a change that is meant to change it, by ``python -m tests.unit.test_mcts_advice``."""
+    assert half_minded() == json.loads(GOLDEN.read_text())
+
+
+def test_the_recorded_tree_holds_advised_nodes_of_several_steps_and_plain_ones() -> None:
+    rows = json.loads(GOLDEN.read_text())
+    assert {"advised", "changed", "random", "timed-again"} <= {row[0] for row in rows}
+    steps = {len(row[3]) for row in rows if row[0] == "advised"}
+    assert max(steps) > 1, "a sequence leads as far as it can at once"
 
 
 @pytest.mark.parametrize("history", [1, 2, 3, 5])
@@ -325,3 +349,7 @@ def test_a_search_with_a_model_behind_a_wire_is_the_same_from_its_cassette(tmp_p
     first = searched(from_focus)
     assert "advised" in {node.origin for node in first}
     assert searched(lambda _: pytest.fail("every answer is recorded")) == first
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text(json.dumps(half_minded(), indent=1) + "\n")

@@ -21,10 +21,11 @@ from agentcompile.ir.shape import NEAR, Shape
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Incorrect, Trial, Verdict
+from agentcompile.options import resolve
 from agentcompile.runs.progress import State, fold
 from agentcompile.space import Space
 from agentcompile.tuning.machine_trials import MachineTrials
-from agentcompile.tuning.memory import WINNERS, Recalled, recall
+from agentcompile.tuning.memory import WINNERS, Recalled, recall, remembered
 from agentcompile.tuning.partitions import question_of
 from agentcompile.tuning.tasks import TuneTask
 from tests.unit import runs
@@ -85,6 +86,24 @@ def test_what_was_fast_on_a_like_region_comes_first_and_what_failed_last(history
     ]
     assert event.memories[0].speedup == pytest.approx(math.exp(2.0), rel=1e-3)
     assert decode(encode(event)) == event
+
+
+def test_without_memory_earlier_winners_are_taken_out_of_the_order(history: MachineTrials) -> None:
+    other, here = task(hidden=128), task()
+    earlier(history, other, measured(points(other)[5], 2.0))
+    told: list[Event] = []
+
+    def order(asked: bool) -> list[str]:
+        advised = remembered([here], history, "p", told.append, asked=asked).order(here, HERE)
+        return [candidate.id for candidate in advised.sorted(tuple(here.space))]
+
+    plain = [one.id for one in points(here)]
+    assert not resolve({"memory": False}).options.memory
+    assert order(resolve({"memory": False}).options.memory) == plain
+    assert not told, "and nobody is told of any"
+    assert resolve({}).options.memory
+    assert order(resolve({}).options.memory) == [plain[5], *(id for id in plain if id != plain[5])]
+    assert len(told) == 1
 
 
 def test_the_rest_keeps_the_advised_order(history: MachineTrials) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -11,12 +12,14 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Event, PlanAdmitted, Warned
 from agentcompile.ir.template import Candidate, Source
 from agentcompile.ir.trial import Choice, Crashed, Decision, Fallback, Kernel, Plan, Trial
-from agentcompile.planning.overrides import PlanChecks, apply_decisions, known_plan
+from agentcompile.planning.overrides import PlanChecks, _doubt, apply_decisions, known_plan
 from agentcompile.planning.plans import Planned
 from agentcompile.runs.progress import State
+from agentcompile.runs.tables import interval_text
 from agentcompile.tuning.partitions import Cut
 from tests.unit import runs
-from tests.unit.test_admission import StepClock, cover_of, cut_of, flat, kernel, source
+from tests.unit.test_admission import PYTORCH_NS, StepClock, cover_of, cut_of, flat, kernel, source
+from tests.unit.test_admission_busy import Busy
 
 
 @dataclass
@@ -127,6 +130,27 @@ def test_nothing_of_a_slow_choice_is_given_back_and_it_is_said(desk: Desk) -> No
     assert plan.log_ratio < 0
     said = [event.text for event in desk.told if isinstance(event, Warned)]
     assert any("the plan is not faster" in text for text in said)
+
+
+@pytest.mark.parametrize("cost_ns", [PYTORCH_NS // 4, PYTORCH_NS * 4])
+def test_a_choice_that_cannot_be_told_from_pytorch_is_called_inconclusive_with_its_interval(
+    desk: Desk, cost_ns: int
+) -> None:
+    desk.clock = Busy(dict.fromkeys(range(1, 10), cost_ns))
+    _, (plan, _) = desk.obey(desk.override(5))
+    assert plan.comparison == "INCONCLUSIVE"
+    said = next(event.text for event in desk.told if isinstance(event, Warned))
+    assert "the plan is not faster" not in said
+    assert f"inconclusive, {math.exp(plan.log_ratio):.2f}x PyTorch (" in said
+    assert interval_text(plan.log_ratio, plan.half_width) in said
+    assert said.endswith("; confirm it on a quiet machine: agentcompile compile --resume --run-dir RUN")
+
+
+def test_a_choice_whose_rounds_have_no_interval_is_said_to_have_none(desk: Desk) -> None:
+    desk.clock = Busy(dict.fromkeys(range(1, 10), PYTORCH_NS // 4))
+    _, (plan, _) = desk.obey(desk.override(5))
+    bare = _doubt(replace(plan, half_width=math.inf))
+    assert bare.startswith("inconclusive, about 4x PyTorch (no interval); ")
 
 
 def test_a_plan_that_was_measured_before_is_not_measured_again(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""Whole prompts, compared with texts on disk: four questions that differ in kind."""
+"""Whole prompts, compared with texts on disk: four questions that differ in kind, and two in the middle of a search."""
 
 from __future__ import annotations
 
@@ -156,6 +156,12 @@ def asked_of(name: str) -> Question:
             return replace(rows, processor=CORE, ceiling=replace(CEILING, calm=False))
         case "tried":
             return tried(rows, 420.0, 231.0, *failed, 440.0, 252.0)
+        case "focus" | "round":
+            known = tried(rows, 420.0, 231.0, *failed, 440.0, 252.0)
+            fastest, _, _, wrong, slow, second = (trial.candidate.id for trial in known.history)
+            if name == "focus":
+                return replace(known, focus=(second, slow, wrong))
+            return replace(known, focus=(fastest, second, slow), round=2)
         case "attention":
             return attention()
         case _:
@@ -175,13 +181,18 @@ def held(name: str, found: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["untried", "tried", "attention", "gpu"])
+@pytest.mark.parametrize("name", ["untried", "tried", "attention", "gpu", "focus", "round"])
 def test_the_data_is_the_golden_one(name: str) -> None:
     held(name, prompt_of([asked_of(name)]).user + "\n")
 
 
 def test_the_rules_are_the_golden_ones() -> None:
     held("rules", prompt_of([asked_of("untried")]).system)
+
+
+@pytest.mark.parametrize("name", ["focus", "round"])
+def test_the_rules_of_a_question_in_the_middle_of_a_search_are_the_golden_ones(name: str) -> None:
+    held(f"rules-{name}", prompt_of([asked_of(name)]).system)
 
 
 @pytest.mark.parametrize(("name", "cut"), [("tried", 2), ("gpu", 3), ("gpu", len(SHORTER) - 1)])

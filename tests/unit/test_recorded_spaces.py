@@ -13,7 +13,7 @@ import pytest
 
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.interchange import t4 as our_t4
-from agentcompile.interchange.tried import Tried
+from agentcompile.interchange.trials import ExportedTrial
 from agentcompile.ir.region import Regime
 from agentcompile.ir.template import Candidate
 from agentcompile.ir.trial import BuildFailed, Measured, Measurement, NumericReport, Trial
@@ -89,7 +89,7 @@ def test_t4_takes_the_measurement_called_time_or_the_mean_of_the_runtimes(tmp_pa
     assert labels(space) == {"add(A=1)": 2e6, "add(A=2)": 1.5e6, "add(A=3)": "correctness"}
 
 
-def trial(template: str, a: int, ns: int | None, fidelity: Any = "search") -> Tried:
+def trial(template: str, a: int, ns: int | None, fidelity: Any = "search") -> ExportedTrial:
     candidate = Candidate(
         region="r",
         regime=Regime(phase="decode"),
@@ -100,7 +100,7 @@ def trial(template: str, a: int, ns: int | None, fidelity: Any = "search") -> Tr
     )
     report = NumericReport(checks=(), error_ratio=0.0, cases=0, repeats=0)
     verdict = BuildFailed(log="error: no") if ns is None else Measured(report=report, measurement=measurement(ns))
-    return Tried(trial=Trial(candidate=candidate, source="", verdict=verdict, fidelity=fidelity), at_ms=0)
+    return ExportedTrial(trial=Trial(candidate=candidate, source="", verdict=verdict, fidelity=fidelity), at_ms=0)
 
 
 def measurement(ns: int) -> Measurement:

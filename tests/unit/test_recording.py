@@ -14,7 +14,7 @@ from agentcompile.build.binary import Binary
 from agentcompile.errors import AgentCompileError
 from agentcompile.evaluation.jobs import Baseline, EvaluationJob, Prepared
 from agentcompile.interchange import t4
-from agentcompile.interchange.tried import pretty
+from agentcompile.interchange.trials import pretty
 from agentcompile.ir.advice import Advice
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import BuildFailed, Crashed, Disturbed, Measured, Verdict

@@ -22,6 +22,14 @@ from agentcompile.ops.reference import OPERATORS
 from agentcompile.refine import calling, meanings
 from agentcompile.refine.contract import contract_of
 from agentcompile.regions.kinds import facts
+from agentcompile.validate.tolerance import (
+    ACCUMULATION,
+    RATIO_GATE,
+    ROUNDING_SLACK,
+    ROUNDOFF,
+    ROW_ELEMENTS,
+    ROW_SLACK,
+)
 from tests.cpu.written import task
 from tests.kernels.regions_for import KINDS, region_for
 from tests.unit.fakes import target
@@ -127,3 +135,56 @@ def test_rates_that_were_measured_beside_others_give_no_floor() -> None:
     assert calm.floor_ns > 0
     assert busy.floor_ns == 0.0
     assert busy.digest == calm.digest
+
+
+def test_the_tolerance_has_the_roundoff_of_every_output_and_the_numbers_that_the_suite_compares_by() -> None:
+    found = interface(region_for("rmsnorm-linear", "bf16"))["tolerance"]
+    outputs = [port.name for port in region_for("rmsnorm-linear", "bf16").ports if port.role == "output"]
+    assert found["u"] == dict.fromkeys(outputs, ROUNDOFF["bf16"])
+    assert found["c"] == {name: c for name, c in ACCUMULATION.items() if name != "library"}
+    assert all(f"{number}" in found["accepted"] for number in (ROUNDING_SLACK, ROW_SLACK, ROW_ELEMENTS, RATIO_GATE))
+    assert set(found["u"].values()) != set(interface(region_for("rmsnorm-linear", "fp32"))["tolerance"]["u"].values())
+    argmax = region_for("linear-argmax")
+    chosen, indices = interface(argmax)["tolerance"], {one.name for one in argmax.ports if one.dtype == "int64"}
+    assert indices
+    assert not indices & chosen["u"].keys(), "an index is not rounded"
+    assert "argmax" in chosen["indices"]
+
+
+def test_the_tolerance_of_a_cache_is_that_of_its_own_dtype() -> None:
+    region = region_for("rope-attention-decode")
+    appended = {port.name for port in region.ports if port.access == "append"}
+    assert appended
+    assert appended < interface(region)["tolerance"]["u"].keys()
+
+
+def test_preconditions_are_those_of_the_ports_and_of_the_regime() -> None:
+    (plain,) = interface(region_for("linear"))["preconditions"]
+    assert plain.startswith("the extents in `dims` are constants")
+    attends = region_for("rope-attention-decode")
+    told = interface(attends)["preconditions"]
+    least, most = attends.regime.context
+    assert any("0 <= index < the extent" in one for one in told)
+    assert any(f"this plan serves contexts of {least} to {most}" in one for one in told)
+    assert not any("each sequence of the batch" in one for one in told)
+    batch = replace(attends, regime=replace(attends.regime, batch=2))
+    assert any("each sequence of the batch" in one for one in interface(batch)["preconditions"])
+
+
+def test_the_machine_is_the_target_with_what_the_system_reports_of_a_processor() -> None:
+    region = region_for("linear")
+    here, processor = target(), {"threads_a_core": 2, "cpu_family": 26}
+    told = contract_of(task(region, target=here), "cpp", CEILING, TIMES, processor=processor, core_mhz=3700)
+    assert isinstance(told.interface, dict)
+    found = told.interface["machine"]
+    assert isinstance(found, dict)
+    for name in ("kind", "device", "arch", "threads", "line_bytes", "toolchain"):
+        assert found[name] == getattr(here, name)
+    assert (found["isa"], found["cache_bytes"]) == (list(here.isa), list(here.cache_bytes))
+    assert processor.items() <= found.items()
+    assert isinstance(told.measured, dict)
+    assert told.measured["core_mhz"] == 3700, "a clock is measured, and no part of what is asked"
+    assert told.digest == contract_of(task(region, target=here), "cpp", CEILING, TIMES, processor=processor).digest
+    device = interface(region, "cuda")["machine"]
+    assert device["shared_bytes_a_block"] == 227 << 10
+    assert "about" not in device

@@ -12,6 +12,7 @@ import pytest
 from agentcompile.build.binary import Binary
 from agentcompile.evaluation.evaluator import Baseline, EvaluationJob, Prepared
 from agentcompile.ir.attempt import Evaluated, Times
+from agentcompile.ir.resources import Resources
 from agentcompile.ir.target import Ceiling
 from agentcompile.ir.timing import Clock, Round, Samples, Timing
 from agentcompile.ir.trial import (
@@ -238,6 +239,24 @@ def test_feedback_says_how_much_error_is_allowed_and_counts_only_flops_that_ther
     bare = replace(REGION, cost=replace(REGION.cost, flops=0))
     rates = [feedback.told(measured, region, 0.0)["gflop_per_s"] for region in (REGION, bare)]
     assert rates == [pytest.approx(REGION.cost.flops / 30_000, abs=1e-3), None]
+
+
+@pytest.mark.parametrize(("arch", "registers", "warps"), [("sm_90a", 168, (12, 64)), ("sm_89", 48, (42, 48))])
+def test_feedback_says_what_registers_leave_of_a_multiprocessor(
+    arch: str, registers: int, warps: tuple[int, int]
+) -> None:
+    own = Resources(entry="f", registers=registers, shared_bytes=4096, spill_bytes=8)
+    assert feedback.resources([own], arch) == [
+        {
+            "entry": "f",
+            "registers": registers,
+            "shared_bytes": 4096,
+            "spill_bytes": 8,
+            "stack_bytes": 0,
+            "warps_by_registers": warps[0],
+            "most_warps": warps[1],
+        }
+    ]
 
 
 def test_a_comparison_without_an_interval_says_so() -> None:

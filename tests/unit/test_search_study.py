@@ -27,6 +27,9 @@ from bench.ablation.study import interval
 from bench.ablation.tables import as_csv, as_markdown, report
 from tests.unit.recorded import FAILED, TIMES, cache, small, write
 
+NO_NETWORK = Path(__file__).parents[1] / "cpu/no_network"
+"""A folder whose `sitecustomize` refuses sockets of the network in every Python process that begins with it."""
+
 
 def request(tmp_path: Path, **changes: object) -> Request:
     space = write(tmp_path / "small.json", cache(TIMES))
@@ -102,6 +105,19 @@ def test_a_process_that_dies_is_an_error_and_leaves_no_other_behind(tmp_path: Pa
     with pytest.raises(AgentCompileError, match=r"a simulation process died \(signal 9\) at halving on large, seed"):
         list(searches)
     assert not running_below(os.getpid()) & set(victims)
+
+
+def test_the_processes_of_a_study_need_no_network(tmp_path: Path) -> None:
+    space, out = write(tmp_path / "small.json", cache(TIMES)), tmp_path / "r.json"
+    words = ["--space", str(space), "--strategies", "random;halving", "--seeds", "3", "--jobs", "2", "--out", str(out)]
+    command = [sys.executable, "-c", "import sys; from bench.ablation.run import run; run(sys.argv[1:])", *words]
+    guarded = os.environ | {"PYTHONPATH": str(NO_NETWORK)}  # what these processes inherit
+    done = subprocess.run(command, env=guarded, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(read_study(out).curves) == 6
+    opens = [sys.executable, "-c", "import socket; socket.create_connection(('127.0.0.1', 9), 1)"]
+    refused = subprocess.run(opens, env=guarded, capture_output=True, text=True, check=False, timeout=120)
+    assert "this process has no network" in refused.stderr
 
 
 def test_a_caller_that_stops_leaves_no_process_behind(tmp_path: Path) -> None:

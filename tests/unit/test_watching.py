@@ -118,9 +118,10 @@ def test_who_attaches_follows_a_live_run_to_its_end(home: Path) -> None:
         attached = threading.Thread(target=lambda: codes.append(watching.attach({}, "live", screen=watcher)))
         attached.start()
         until(lambda: "rounds-progress" in shown.getvalue())
-        screen, out, _ = paper()
+        screen, out, err = paper()
         assert watching.stop({}, "live", screen=screen) == 0
         assert "nothing is lost" in out.getvalue()
+        assert err.getvalue() == f"next: agentcompile compile --resume --run-dir {run.path}\n"
         attached.join(timeout=30)
         assert codes == [128 + signal.SIGTERM]
         assert process.wait(timeout=30) == 128 + signal.SIGTERM

@@ -15,7 +15,7 @@ NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class ExportedTrial:
     """A trial, and when its run recorded it."""
 
     trial: Trial
