@@ -45,7 +45,7 @@ def test_a_session_says_each_attempt_its_leaderboard_and_how_to_keep_the_best(ru
     assert "stopped: 3 of 3 attempts are made" in text
     assert "3 attempts: 3 evaluated, 0 refused, 0 repeated" in text
     assert "asked: 3 calls, 3.6k tokens" in text
-    assert f"agentcompile refine promote {run} 3" in text
+    assert err.getvalue().splitlines()[-1] == f"next: agentcompile refine promote {run} 3"
     assert json.loads((run / "summary.json").read_text())["admissible"] == 3
     assert (run / "kernels/1/kernel.cpp").read_text() == "// 790\n"
 
