@@ -29,7 +29,7 @@ from agentcompile.replay.write import write
 from agentcompile.runs.stages import shared
 from agentcompile.search import SearchMethod, strategy_of
 from agentcompile.tuning.machine_trials import MachineTrials
-from agentcompile.tuning.memory import remembered
+from agentcompile.tuning.memory import recall
 from agentcompile.tuning.pace import Pace
 from agentcompile.tuning.prepared import PreparedModel, consulting, counsel, prepare, started
 from agentcompile.tuning.session import TuningSession, tuning_session
@@ -84,7 +84,7 @@ def compile_model(
         renamed = Renamed(spaces.values())
         past = [renamed.now(trial) for trial in past]
         known, fresh = TrialDatabase(past, history, policy, renamed), planned is None or bool(steering.asked)
-        recalled = remembered(tasks, history, policy, emit, asked=fresh and options.memory and options.choose in TIMED)
+        recalled = recall(tasks, history, policy, emit, asked=fresh and options.memory and options.choose in TIMED)
         with counsel(
             prepared, options, emit, steering.earlier.spent, recalled.memories,
             known if fresh and options.choose != "pytorch" else None,

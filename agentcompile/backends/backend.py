@@ -55,6 +55,10 @@ class ReferenceRules:
     """The weights that are widened to float64 at a time."""
     prompt_work: float
     """The scores, times their width, that attention over a prompt may cost."""
+    walk_work: float
+    """The same for a walk over a cache, before its launches become fewer."""
+    walk_launches: int
+    """The most launches of a walk, where nothing else limits them."""
 
 
 class Backend(Protocol):

@@ -53,20 +53,19 @@ class Recalled:
         return replace(advice, order=order)
 
 
-def remembered(tasks: Sequence[TuneTask], history: MachineTrials, policy: str, emit: Emit, *, asked: bool) -> Recalled:
-    """Return what `recall` does where the setting `memory` has asked for it; without, nothing is read and noted."""
-    return recall(tasks, history, policy, emit) if asked else Recalled()
-
-
-def recall(tasks: Sequence[TuneTask], history: MachineTrials, policy: str, emit: Emit) -> Recalled:
+def recall(
+    tasks: Sequence[TuneTask], history: MachineTrials, policy: str, emit: Emit, *, asked: bool = True
+) -> Recalled:
     """Return what is remembered about the regions of `tasks`, and emit it; note their shapes for later runs.
 
     Only regions that are not among `tasks` count, so that a killed run remembers the same when it goes on: what it
-    found itself is reused as it is.
+    found itself is reused as it is. Where it is not `asked` for, nothing is read and noted.
 
     Raises:
         AgentCompileError: the database cannot be used (environment).
     """
+    if not asked:
+        return Recalled()
     own = {task.region.id for task in tasks}
     noted = history.note_shapes({task.region.id: Shape.of(task.region) for task in tasks})
     shapes = {id: shape for id, shape in noted.items() if id not in own}

@@ -25,9 +25,6 @@ from agentcompile.validate.walk_inputs import Feed
 
 _READ = 12 << 30  # the bytes of keys that the launches of a walk may read on a CPU, likewise
 _KEPT = 192 << 20  # the bytes of float64 activations of a walk, with their errors
-_WORK = {"cpu": 7e8, "cuda": 4e10}
-"""The number of scores, times their width, that the reference of a walk may cost before its launches become fewer."""
-_MOST = {"cpu": 768, "cuda": 1024}  # the most launches of a walk, where nothing else limits them
 _FEWEST = 264  # the fewest launches of a walk, if there are as many slots
 _LOOKED = 1 << 17
 """The bytes of caches up to which they are compared whole after each launch; twice as many after every second."""
@@ -60,11 +57,11 @@ class Walker:
         heads = [table[n.inputs[0].value].shape[1] for n in self.region.body.nodes if n.op == "attention"]
         wide = max([kv_heads, *(int(str(count)) for count in heads)])
         item = DTYPES[table[appends[0].inputs[0].value].dtype].itemsize
-        device = torch.get_default_device().type
-        work = _WORK[device] / (batch * wide * width)
-        read = _READ / (batch * kv_heads * width * item) if not backend_of(device).own_memory else work
+        backend = backend_of(torch.get_default_device().type)
+        work = backend.reference.walk_work / (batch * wide * width)
+        read = _READ / (batch * kv_heads * width * item) if not backend.own_memory else work
         kept = _KEPT / (batch * (wide + 2 * kv_heads) * width * 32)
-        most = max(_FEWEST, int(min(_MOST[device], kept)))
+        most = max(_FEWEST, int(min(backend.reference.walk_launches, kept)))
         count = 0
         for path in starts(context, self.span, most, min(work, read), self.seed):
             # A single query head is zero at every other length only, so a second walk covers the other lengths.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from agentcompile.cli.render import Screen
 from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
 
@@ -36,7 +36,7 @@ def write_record(
 
 def say_next(command: str) -> None:
     """Print to stderr which command follows a result."""
-    print(f"next: {command}", file=sys.stderr, flush=True)
+    Screen.standard().next(command)
 
 
 def nameless(words: Sequence[str]) -> list[str]:

@@ -121,10 +121,7 @@ HONEST = "if (rank == 0) for (int i = 0; i < 60; ++i) right(a, 0, 1);"
 
 @pytest.fixture(scope="module")
 def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
-    store = tmp_path_factory.mktemp("store")
-    with WorkerEvaluator(
-        jobs.target(), store=store, toolchain=jobs.toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
-    ) as made:
+    with jobs.evaluator(tmp_path_factory.mktemp("store"), LIMITS) as made:
         yield made
 
 

@@ -125,10 +125,7 @@ def test_one_check_refuses_a_clamped_residual_for_inputs_of_two_sizes(
 
 @pytest.fixture(scope="module")
 def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
-    store = tmp_path_factory.mktemp("store")
-    with WorkerEvaluator(
-        jobs.target(), store=store, toolchain=jobs.toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
-    ) as made:
+    with jobs.evaluator(tmp_path_factory.mktemp("store"), LIMITS) as made:
         yield made
 
 

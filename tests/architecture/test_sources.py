@@ -63,7 +63,6 @@ def _is_language(side: ast.expr) -> bool:
 
 KINDS_ELSEWHERE = {
     "agentcompile/lockfile/sound.py": "the app reads locks, and never imports PyTorch, which backends do",
-    "agentcompile/validate/walk.py": "the size of its walks, which follows from the time that one takes",
 }
 """Files with tables by kind of device, and why."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from agentcompile.build import Toolchain, find_toolchain
-from agentcompile.evaluation.evaluator import EvaluationJob
+from agentcompile.evaluation.evaluator import EvaluationJob, Limits, WorkerEvaluator
 from agentcompile.ir.graph import Graph, Node, Use, Value
 from agentcompile.ir.region import Cost, Port, Regime, Region
 from agentcompile.ir.target import Target
@@ -115,3 +116,10 @@ def toolchain(cxx: str = "") -> Toolchain:
 def target(threads: int = 2) -> Target:
     """This machine, with a fixed number of threads."""
     return probe(toolchain="test", threads=threads)
+
+
+def evaluator(store: Path, limits: Limits, workers: int = 2) -> WorkerEvaluator:
+    """One of this machine with a store of its own, whose kernels may take 2 GiB."""
+    return WorkerEvaluator(
+        target(), store=store, toolchain=toolchain(), workers=workers, limits=limits, memory_bytes=2 << 30
+    )

@@ -25,10 +25,7 @@ HANG = 'for (;;) asm volatile("");'
 
 @pytest.fixture(scope="module")
 def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
-    store = tmp_path_factory.mktemp("store")
-    with WorkerEvaluator(
-        jobs.target(), store=store, toolchain=jobs.toolchain(), workers=2, limits=LIMITS, memory_bytes=2 << 30
-    ) as made:
+    with jobs.evaluator(tmp_path_factory.mktemp("store"), LIMITS) as made:
         yield made
 
 

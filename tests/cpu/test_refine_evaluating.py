@@ -27,10 +27,7 @@ LIMITS = Limits(build_s=60.0, validate_s=20.0, measure_s=30.0, per_gigabyte_s=20
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerEvaluator]:
-    store = tmp_path_factory.mktemp("store")
-    with WorkerEvaluator(
-        jobs.target(), store=store, toolchain=jobs.toolchain(), workers=1, limits=LIMITS, memory_bytes=2 << 30
-    ) as made:
+    with jobs.evaluator(tmp_path_factory.mktemp("store"), LIMITS, workers=1) as made:
         yield made
 
 

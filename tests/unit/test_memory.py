@@ -25,7 +25,7 @@ from agentcompile.options import resolve
 from agentcompile.runs.progress import State, fold
 from agentcompile.space import Space
 from agentcompile.tuning.machine_trials import MachineTrials
-from agentcompile.tuning.memory import WINNERS, Recalled, recall, remembered
+from agentcompile.tuning.memory import WINNERS, Recalled, recall
 from agentcompile.tuning.partitions import question_of
 from agentcompile.tuning.tasks import TuneTask
 from tests.unit import runs
@@ -91,19 +91,19 @@ def test_what_was_fast_on_a_like_region_comes_first_and_what_failed_last(history
 def test_without_memory_earlier_winners_are_taken_out_of_the_order(history: MachineTrials) -> None:
     other, here = task(hidden=128), task()
     earlier(history, other, measured(points(other)[5], 2.0))
-    told: list[Event] = []
+    emitted: list[Event] = []
 
     def order(asked: bool) -> list[str]:
-        advised = remembered([here], history, "p", told.append, asked=asked).order(here, HERE)
+        advised = recall([here], history, "p", emitted.append, asked=asked).order(here, HERE)
         return [candidate.id for candidate in advised.sorted(tuple(here.space))]
 
     plain = [one.id for one in points(here)]
     assert not resolve({"memory": False}).options.memory
     assert order(resolve({"memory": False}).options.memory) == plain
-    assert not told, "and nobody is told of any"
+    assert not emitted, "and none is emitted"
     assert resolve({}).options.memory
     assert order(resolve({}).options.memory) == [plain[5], *(id for id in plain if id != plain[5])]
-    assert len(told) == 1
+    assert len(emitted) == 1
 
 
 def test_the_rest_keeps_the_advised_order(history: MachineTrials) -> None:
