@@ -87,6 +87,7 @@ class ManifestLaunch:
     early: tuple[str, ...] = ()
     in_place: tuple[tuple[str, str], ...] = ()
     pitched: tuple[tuple[str, str], ...] = ()
+    token_major: tuple[tuple[str, str], ...] = ()
     maps: tuple[ManifestMaps, ...] = ()
 
 
@@ -172,7 +173,7 @@ def _param(common: ManifestParam, own: ManifestDTypeParam | None) -> ManifestPar
 
 
 def _launch(launch: ManifestLaunch) -> Launch:
-    same = ("entry", "arguments", "cooperative", "pdl", "early", "in_place", "pitched")
+    same = ("entry", "arguments", "cooperative", "pdl", "early", "in_place", "pitched", "token_major")
     geometry: dict[str, Any] = {name: tuple(map(str, getattr(launch, name))) for name in ("grid", "block", "cluster")}
     return Launch(
         shared_bytes=str(launch.shared_bytes),

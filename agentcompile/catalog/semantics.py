@@ -276,7 +276,7 @@ def _launches(template: Template, beside: ManifestFacts) -> Iterator[Fault]:
             yield from _expression(key, text, _visible(template, beside))
         yield from _early(launch, beside, f"{key}.early")
         yield from _in_place(launch, beside, f"{key}.in_place")
-        yield from _pitched(template, launch, beside, f"{key}.pitched")
+        yield from _arranged(template, launch, beside, key)
         yield from _maps(template, launch, beside, f"{key}.maps")
 
 
@@ -304,15 +304,17 @@ def _in_place(launch: Launch, beside: ManifestFacts, key: str) -> Iterator[Fault
                 yield Fault(key=key, text=f'"{name}" is no {lacks}', hint=hint)
 
 
-def _pitched(template: Template, launch: Launch, beside: ManifestFacts, key: str) -> Iterator[Fault]:
+def _arranged(template: Template, launch: Launch, beside: ManifestFacts, at: str) -> Iterator[Fault]:
+    """Yield the faults of what a workspace of one number tells a launch of how an input or an output lies."""
     spaces = {space.name: space for space in template.workspaces}
-    for name, told in launch.pitched:
+    read = ((f"{at}.pitched", *pair, "activation", "activation that is read", "an input") for pair in launch.pitched)
+    made = ((f"{at}.token_major", *pair, "output", "output", "an output") for pair in launch.token_major)
+    for key, name, told, wanted, what, one in (*read, *made):
         role, space = _role(name, launch, beside), spaces.get(told)
         if not role:
             yield _not_passed(name, launch, key)
-        elif role != "activation":
-            hint = 'a pair is an input and a workspace: ["q", "pitch"]'
-            yield Fault(key=key, text=f'"{name}" is no activation that is read', hint=hint)
+        elif role != wanted:
+            yield Fault(key=key, text=f'"{name}" is no {what}', hint=f'a pair is {one} and a workspace: ["x", "told"]')
         if space is None or told not in launch.arguments:
             text = f'"{told}" is no workspace that the launch passes'
             yield Fault(key=key, text=text, hint=hint_of(told, list(spaces)))

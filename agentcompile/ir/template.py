@@ -99,6 +99,12 @@ class Launch:
     The input may so be some columns of a wider matrix; a stride of zero means that it is dense. Only the host writes
     it, before any launch.
     """
+    token_major: tuple[tuple[str, str], ...] = ()
+    """Pairs of an output [1, heads, T, D] and a zeroed workspace of one int64.
+
+    Where that holds 1, the output lies in memory as [T, heads, D]: as the product behind attention reads it. Only the
+    host writes it, before any launch.
+    """
     maps: tuple[TensorMap, ...] = ()
 
 

@@ -68,7 +68,10 @@ def _resolved(launch: Launch, template: Template, region: Region, names: Mapping
         for made, read in launch.in_place
         for output, source in zip(region.family(made), region.family(read), strict=False)
     )
-    pitched = tuple((port.name, space) for name, space in launch.pitched for port in region.family(name))
+    pitched, token_major = (
+        tuple((port.name, space) for name, space in pairs for port in region.family(name))
+        for pairs in (launch.pitched, launch.token_major)
+    )
 
     def number(key: str, text: str) -> str:
         return str(_elements(text, f"{template.id}: {launch.entry}: {key}", names))
@@ -79,6 +82,7 @@ def _resolved(launch: Launch, template: Template, region: Region, names: Mapping
         early=early,
         in_place=in_place,
         pitched=pitched,
+        token_major=token_major,
         grid=tuple(number("grid", text) for text in launch.grid),
         block=tuple(number("block", text) for text in launch.block),
         shared_bytes=number("shared_bytes", launch.shared_bytes),

@@ -22,6 +22,7 @@ from agentcompile.runtime.driver import Call, Module
 from agentcompile.runtime.memory import Memory
 from agentcompile.runtime.merging import merged
 from agentcompile.runtime.sites import Action, Span, dying_after, torch_site
+from agentcompile.runtime.token_order import put_tokens_first
 
 UNROLL = 8
 """Steps in one graph: launching a graph costs as much as some kernels; steps after a sequence's end are wasted."""
@@ -96,6 +97,7 @@ class DeviceStep:
         dead = dying_after(program, set(self.env))
         together: dict[int, Action] = {}
         if program.phase == "prefill":
+            put_tokens_first(program, self.env)
             blocks = backend_of(memory.device).blocks_at_once(memory.device)
             together = merged(program, regions, self.env, dead, blocks, self._room)
         self._actions = [

@@ -36,12 +36,15 @@ def attention(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
         visible = _slots_of(at, k_cache.shape[2], int(ctx.told.get("window", 0)))
         most = _BLOCK_OF_GPU if q.is_cuda else _BLOCK
         masks, step = visible.repeat(group, 1), max(1, most // (visible.shape[1] * width))
+        ends = (at + 1).clamp(max=visible.shape[1]).tolist() * group
         for head in range(k_cache.shape[1]):
             k, v = (_visible(ctx, operands, index, (b, head), visible) for index in (1, 2))
             rows = _queries(operands[0], b, slice(head * group, (head + 1) * group))
             for block in (slice(start, start + step) for start in range(0, len(masks), step)):
                 some = rows.map(lambda t, block=block: t[block])  # type: ignore[misc]
-                parts.append(_rows(some, k, v, masks[block], float(ctx.told["scale"]), ctx))
+                end = slice(0, max(ends[block]))  # slots that no query of the block sees cost as much as others
+                keys, values = (one.map(lambda t, end=end: t[end]) for one in (k, v))  # type: ignore[misc]
+                parts.append(_rows(some, keys, values, masks[block, end], float(ctx.told["scale"]), ctx))
     return Bounded(*(torch.cat(each).reshape(q.shape) for each in zip(*parts, strict=True)), shared=True)
 
 

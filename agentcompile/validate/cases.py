@@ -136,14 +136,8 @@ def _affordable(region: Region, found: tuple[Case, ...]) -> tuple[Case, ...]:
     The float64 reference of attention works on every pair of a token and a slot that it sees. Other lengths of a chunk
     take other cases. Where a chunk fills the cache, what a case puts into the slots before it is not there.
     """
-    table, tokens = region.body.table(), dict(region.dims).get("tokens", 1)
-    if region.regime.phase != "prefill":
-        return found
-    work = 0.0
-    for node in region.body.nodes:
-        if node.op == "attention":
-            heads, width = (int(str(table[node.outputs[0]].shape[at])) for at in (1, 3))
-            work += sum(tokens * max(case.length, tokens) * heads * width for case in found)
+    tokens = dict(region.dims).get("tokens", 1)
+    work = sum(_work(region, case.length) for case in found)
     count = math.floor(len(found) * min(1.0, _WORK / max(work, 1.0)))
     if count == len(found):
         return found
@@ -152,6 +146,20 @@ def _affordable(region: Region, found: tuple[Case, ...]) -> tuple[Case, ...]:
     rest = rest[begin:] + rest[:begin]
     others = max(_FEWEST, min(count, len(rest))) - 1
     return (found[0], *(rest[at * len(rest) // others] for at in range(others)))
+
+
+def _work(region: Region, length: int) -> float:
+    """Return the pairs of a token and a slot of a chunk's attention, times heads and their width; 0 without a chunk."""
+    table, tokens = region.body.table(), dict(region.dims).get("tokens", 1)
+    shapes = [table[node.outputs[0]].shape for node in region.body.nodes if node.op == "attention"]
+    if region.regime.phase != "prefill":
+        return 0.0
+    return float(sum(tokens * max(length, tokens) * int(str(shape[1])) * int(str(shape[3])) for shape in shapes))
+
+
+def costly(region: Region) -> bool:
+    """Return whether one reference takes seconds: a region is then accepted at this length with a few cases alone."""
+    return _FEWEST * _work(region, 1) > _WORK
 
 
 def _share(region: Region, found: list[Case], depth: Depth) -> list[Case]:
@@ -179,7 +187,10 @@ def many(region: Region, seed: int, depth: Depth) -> tuple[Case, ...]:
         found += [
             Case(style="choice", row=n, place=sign, weights=STEERED, light=True) for n in wanted for sign in (1.0, 0.0)
         ]
-    return tuple(_share(region, [*found, *_as_trained(region)], depth))
+    trained = _as_trained(region)
+    if costly(region):  # another one at each length
+        trained = trained[dict(region.dims).get("tokens", 1).bit_length() % max(len(trained), 1) :][:1]
+    return tuple(_share(region, [*found, *trained], depth))
 
 
 def _as_trained(region: Region) -> list[Case]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -223,6 +224,29 @@ class Rig:
             port for port, tensor in first.tensors.items() if not self._tools.same_bits(tensor, other.tensors[port])
         ]
         self._tally.claim(name, not changed, f"{where}: {', '.join(changed)} differs")
+
+
+def other_ways(facts: DeclaredArithmetic, run: Run, tokens: int) -> Iterator[tuple[str, str, Run]]:
+    """Yield the ways in which buffers may lie otherwise: the check, in words, and a function that launches so.
+
+    Each leaves the bits of a plain launch.
+    """
+    for output, source in facts.in_place:
+        yield "in-place", f"{output} in {source}", partial(in_place, run, output, source)
+    if facts.pitched:
+        yield "pitched", "side by side", partial(side_by_side, run, facts.pitched, tokens)
+    for output, space in facts.token_major:
+        yield "token-major", f"{output} token by token", partial(token_major, run, output, space)
+
+
+def token_major(run: Run, output: str, space: str, buffers: Mapping[str, Tensor]) -> None:
+    """Launch with an output [1, heads, T, D] that lies as [T, heads, D], then put it into its own buffer."""
+    own = buffers[output]
+    lies = torch.full_like(own, torch.nan).view(-1).view(own.shape[2], own.shape[1], own.shape[3])
+    buffers[space].fill_(1)
+    run({**buffers, output: lies})
+    buffers[space].zero_()
+    own.copy_(lies.transpose(0, 1)[None])
 
 
 def in_place(run: Run, output: str, source: str, buffers: Mapping[str, Tensor]) -> None:

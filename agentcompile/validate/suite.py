@@ -6,10 +6,9 @@ keep state between calls. The caller handles crashes and hangs: this runs inside
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from agentcompile.ops.reference import DTYPES
 from agentcompile.validate import exact
 from agentcompile.validate.arena import POISONS, Fence, Poison
 from agentcompile.validate.bound import Bounded
-from agentcompile.validate.cases import Case, cases, many
+from agentcompile.validate.cases import Case, cases, costly, many
 from agentcompile.validate.choices import first_of_class
 from agentcompile.validate.chunk import AnyChunk
 from agentcompile.validate.chunk_lengths import ChunkLengths
@@ -32,7 +31,7 @@ from agentcompile.validate.inputs import Generator
 from agentcompile.validate.production import House, Late, Quarters
 from agentcompile.validate.prompt_walk import PromptWalker
 from agentcompile.validate.propagate import Drawn, propagate
-from agentcompile.validate.rig import Instruments, Result, Rig, Run, Serial, TestedKernel, in_place, side_by_side
+from agentcompile.validate.rig import Instruments, Result, Rig, Run, Serial, TestedKernel, other_ways
 from agentcompile.validate.sweep import Sweeper
 from agentcompile.validate.tally import Tally
 from agentcompile.validate.tolerance import ROUNDOFF, TINY, DeclaredArithmetic, rounding
@@ -53,8 +52,6 @@ then each after each other one and once after itself."""
 _SHARED = 1 << 26
 """The weight elements beyond which a region is too large to hold for several sites; a step has one such region."""
 _ORDERED = 2  # the number of cases on which the order of the ranks is tested
-_UNSEEN = 0.37
-"""The place of an everyday case that is drawn once more: no other draw is like it."""
 _EVERYDAY = ("normal", "outliers", "large")
 """The styles whose errors enter the pooled ratio. Attention takes the first only: large scores amplify rounding."""
 
@@ -101,7 +98,7 @@ def validate(
         chunk=chunk,
     )
     tried, found = 0, cases(region, depth)
-    full = max(range(len(found)), key=lambda at: found[at].length)
+    full, unseen = max(range(len(found)), key=lambda at: found[at].length), suite.unseen(found[0])
     for case in found:
         drawn = suite.draw(case)
         result = suite.evaluate(drawn)
@@ -113,14 +110,13 @@ def validate(
         if tried < _ORDERED and going and serial is not None:
             suite.in_order(drawn, serial)
         if tried < _ORDERED and going:
-            suite.in_place(drawn)
-            suite.pitched(drawn)
+            suite.other_ways(drawn)
         # A kernel that is known to overrun its buffers would crash the process here.
         if fences and tried in (0, full) and tally.ok:
             for side in _SIDES[depth]:
                 suite.fence(drawn, side)
-        if tried == 0 and going:  # last, since it leaves other inputs in the buffers
-            suite.unseen(replace(case, place=_UNSEEN))
+        if tried == 0 and going:
+            suite.saw(drawn, unseen)
         tried += 1
         if depth == "search" and not tally.ok:
             break
@@ -187,7 +183,8 @@ class _Suite(TestedKernel):
 
     def _sites(self) -> int:
         """Launch for several sites in turn; they share workspaces and the kernel, and nothing else."""
-        if sum(port.role == "weight" and math.prod(map(int, port.shape)) for port in self.region.ports) > _SHARED:
+        weights = sum(port.role == "weight" and math.prod(map(int, port.shape)) for port in self.region.ports)
+        if weights > _SHARED or costly(self.region):
             return 0
         here, found, first = self._rig, list[tuple[Rig, Drawn]](), dict[int, Result]()
         length = cases(self.region, "search")[0].length
@@ -254,19 +251,22 @@ class _Suite(TestedKernel):
             endure(self, self._quarters, loop, launches=launches, parameters=self._parameters, length=case.length)
             self.evaluate(drawn)
 
-    def unseen(self, case: Case) -> None:
-        """Launch on inputs of which this process holds no result, and only then compute what must come out.
+    def unseen(self, case: Case) -> dict[str, Tensor]:
+        """Launch on inputs of which this process holds no result; return copies of all that it may have written.
 
         Everywhere else the reference lies in memory while the candidate runs, which may read whatever it finds there.
         """
         self._use(case.weights)
         inputs = self._generator.draw(case, self._parameters)
         self._rig.load({name: tensor for name, tensor in inputs.items() if name not in self._parameters})
-        found = self._rig.launch([], POISONS[0], case.name).tensors
-        drawn = self._with_reference(case, inputs)
-        for append in drawn.out.appends.values():
-            found[append.port] = append.entries(self._rig.buffer(append.port))
-        self._bounds(drawn, Result(tensors=found, pattern=POISONS[0]))
+        states = [port.name for port in self.region.ports if port.access == "append"]
+        found = self._rig.launch([], POISONS[0], f"{case.name}, before its result exists").tensors
+        return found | {name: self._rig.buffer(name).clone() for name in states}
+
+    def saw(self, drawn: Drawn, unseen: dict[str, Tensor]) -> None:
+        """Compare what a launch left that was made before its reference."""
+        appended = {append.port: append.entries(unseen[append.port]) for append in drawn.out.appends.values()}
+        self._bounds(drawn, Result(tensors=unseen | appended, pattern=POISONS[0]))
 
     def repeat(self, drawn: Drawn, repeats: int) -> None:
         """Launch `repeats` times on the same inputs; a nondeterministic template need only stay within its bounds."""
@@ -296,17 +296,10 @@ class _Suite(TestedKernel):
         if self.facts.deterministic:
             self._rig.same("fence", self._rig.launch(appends, POISONS[0], where), other, where)
 
-    def in_place(self, drawn: Drawn) -> None:
-        """Launch with outputs in the buffers of inputs, where the template allows it; the bits must be the same."""
-        for output, source in self.facts.in_place:
-            run = functools.partial(in_place, self.run, output, source)
-            self._otherwise("in-place", drawn, f"{output} in {source}", run)
-
-    def pitched(self, drawn: Drawn) -> None:
-        """Launch with inputs as columns of wider matrices, where the template allows it; the bits must be the same."""
-        if self.facts.pitched:
-            run = functools.partial(side_by_side, self.run, self.facts.pitched, self.tokens)
-            self._otherwise("pitched", drawn, "side by side", run)
+    def other_ways(self, drawn: Drawn) -> None:
+        """Launch with buffers that lie in the other ways that the template allows; the bits must be the same."""
+        for check, how, run in other_ways(self.facts, self.run, self.tokens):
+            self._otherwise(check, drawn, how, run)
 
     def _otherwise(self, check: str, drawn: Drawn, how: str, run: Run) -> None:
         where, appends = f"{drawn.case.name}, {how}", list(drawn.out.appends.values())

@@ -102,6 +102,8 @@ class DeclaredArithmetic:
     """The pairs (output, input) in which the output may lie in the buffer of the input."""
     pitched: tuple[tuple[str, str], ...] = ()
     """The pairs (input, workspace): the input may be columns of a wider matrix whose width the workspace holds."""
+    token_major: tuple[tuple[str, str], ...] = ()
+    """The pairs (output, workspace): the output [1, heads, T, D] lies as [T, heads, D] where the workspace holds 1."""
 
     @property
     def coefficient(self) -> float:

@@ -120,6 +120,7 @@ def facts_of(implementation: Implementation) -> DeclaredArithmetic:
         workspaces=implementation.source.workspaces,
         in_place=tuple(pair for launch in implementation.source.launches for pair in launch.in_place),
         pitched=tuple(pair for launch in implementation.source.launches for pair in launch.pitched),
+        token_major=tuple(pair for launch in implementation.source.launches for pair in launch.token_major),
     )
 
 

@@ -17,6 +17,7 @@
 // order of a query's sums follows from its position and SLOTS, not from the tile. Slots behind the last token can hold
 // anything: their scores are replaced, their values become zeros.
 //
+// Results lie head by head or, where the host says so, token by token, as the product behind them reads them.
 // Tiles that see most slots come first, and every other turn goes backwards, so that each multiprocessor has as much.
 #include "boxes.cuh"
 #include "chunk_heads.cuh"
@@ -232,7 +233,8 @@ struct Softmax {
 
 // A warpgroup's 64 tokens of a tile.
 template <class A> __device__ inline void attend_rows(const A& a, Ring& ring, const Span& span, int head, int first,
-                                                      int group, const unsigned char* queries, int last) {
+                                                      int group, const unsigned char* queries, int last,
+                                                      bool by_token) {
     const int lane = int(threadIdx.x) % WARP, warp = int(threadIdx.x) % GROUP_THREADS / WARP;
     const int row = warp * 16 + lane / 4;
     const int begins = position(a.positions, first), ends = position(a.positions, first + ROWS - 1);
@@ -314,7 +316,7 @@ template <class A> __device__ inline void attend_rows(const A& a, Ring& ring, co
     for (int half = 0; half < 2; ++half) {
         const float share = 1.0f / sum_over<4>(rows.sum[half]);
         const int token = first + row + 8 * half;
-        y_t* y = a.y + (long(head) * tokens + token) * head_dim;
+        y_t* y = a.y + (by_token ? long(token) * q_heads + head : long(head) * tokens + token) * head_dim;
 #pragma unroll
         for (int j = 0; j < head_dim / 8; j += 4) {
             unsigned word[4];
@@ -352,12 +354,13 @@ __device__ inline void attend_chunk(const A& a, const N* norm, float eps, float 
     many_registers();
     queries += group * QUERY_BYTES;
     const int last = position(a.positions, tokens - 1);
+    const bool by_token = *a.order != 0;
     each_tile(a.positions, [&](const Tile& tile, const Span& span) {
         const int first = tile.token + group * ROWS;
         group_meets(group);  // the products of the tile before have read its queries
         place_queries<NORM>(a, norm, eps, offset, tile.head, first, queries);
         reads_done();
         group_meets(group);
-        attend_rows(a, ring, span, tile.head, first, group, queries, last);
+        attend_rows(a, ring, span, tile.head, first, group, queries, last, by_token);
     });
 }

@@ -139,6 +139,8 @@ def failed(
         deterministic=template.deterministic,
         layouts=template.layouts,
         workspaces=source.workspaces,
+        in_place=tuple(pair for launch in source.launches for pair in launch.in_place),
+        token_major=tuple(pair for launch in source.launches for pair in launch.token_major),
     )
     tools = (remembered or Remembered()).tools(made, declared, seed=7)
     report = validate(

@@ -89,6 +89,7 @@ def test_attention_of_a_chunk_is_right_on_the_host(
         ("attention_wgmma.cuh", "if (there >= SLOTS) return;", "return;"),
         ("attention_wgmma.cuh", "(word % 8 ^ row % 8) * 16", "word % 8 * 16"),
         ("attention_wgmma.cuh", "if (token < tokens)\n", "if (token <= tokens)\n"),
+        ("attention_wgmma.cuh", "by_token ? long(token) * q_heads + head", "by_token ? long(token) * kv_heads + head"),
         # Read before it is there, and overwritten before it is read.
         ("attention_wgmma.cuh", "wait_for(at.values(), at.parity);", ""),
         ("attention_wgmma.cuh", "wait_for(ring.free_keys(), ring.parity ^ 1);", ""),
@@ -135,6 +136,7 @@ def test_large_scores_of_several_blocks_are_weighed_against_each_other(exact: bo
         "v_cache": values.clone().view(1, 1, 192, 64),
         "y": torch.zeros(1, 1, 1, 64, dtype=torch.bfloat16),
         "pitch": torch.zeros(1, dtype=torch.int64),
+        "order": torch.zeros(1, dtype=torch.int64),
     }
     kernel = compiled(specialise(template, made, params(PLAIN, BLOCK=64), replace(TARGET, threads=4)), tmp_path)
     kernel.run(buffers)

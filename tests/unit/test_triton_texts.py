@@ -164,6 +164,30 @@ def test_what_cannot_be_pitched_is_refused(tmp_path: Path, pair: str, space: str
         load([root], kinds=facts(), layouts=())
 
 
+def test_an_output_may_lie_token_by_token(tmp_path: Path) -> None:
+    root = folder(tmp_path / "mine", 'token_major = [["y", "wide"]]\n' + SPACE)
+    manifest = root / "silu-mul" / "mine" / "template.toml"
+    manifest.write_text(manifest.read_text().replace('"y"]\ngrid', '"y", "wide"]\ngrid'))
+    (found,) = load([root], kinds=facts(), layouts=()).templates
+    assert found.launches[0].token_major == (("y", "wide"),)
+
+
+@pytest.mark.parametrize(
+    ("pair", "fault"),
+    [
+        ('"g", "wide"', '"g" is no output'),
+        ('"z", "wide"', '"z" is no port that the launch passes'),
+        ('"y", "width"', '"width" is no workspace that the launch passes'),
+    ],
+)
+def test_what_cannot_lie_token_by_token_is_refused(tmp_path: Path, pair: str, fault: str) -> None:
+    root = folder(tmp_path / "mine", f"token_major = [[{pair}]]\n{SPACE}")
+    manifest = root / "silu-mul" / "mine" / "template.toml"
+    manifest.write_text(manifest.read_text().replace('"y"]\ngrid', '"y", "wide"]\ngrid'))
+    with pytest.raises(AgentCompileError, match=fault):
+        load([root], kinds=facts(), layouts=())
+
+
 ALLOWED = '''
 """What it is."""
 import triton
