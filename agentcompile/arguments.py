@@ -35,6 +35,8 @@ def whole(name: str, value: Any, least: int, most: int, hint: str = "") -> int:
     Raises:
         AgentCompileError: it is not a whole number, or is out of range (usage).
     """  # noqa: DOC501
+    if type(value) is int and least <= value <= most:  # the usual case, on the way to a first token
+        return value
     allowed = f"a whole number from {least} to {most}" + (f", {hint}" if hint else "")
     with _own_code(name, value, allowed):
         if _is_bool(value) or not hasattr(value, "__index__"):
@@ -62,6 +64,8 @@ def real(name: str, value: object, least: float, most: float, hint: str) -> floa
     Raises:
         AgentCompileError: it is not a number, not finite, or out of range (usage).
     """  # noqa: DOC501
+    if type(value) is float and least <= value <= most:
+        return value
     allowed = f"a number from {least:g} to {most:g}; {hint}"
     with _own_code(name, value, allowed):  # an array of several numbers, or an enormous int
         if _is_bool(value) or isinstance(value, (str, bytes)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -197,6 +198,8 @@ class DevicePrefill:
         `programs` returns the program for a number of tokens, at most `capacity`; it is called once for each number.
         """
         self.capacity, self._lengths = capacity, served(capacity)
+        self.spreads = False
+        """The host only queues work."""
         self._programs, self._memory, self._decode, self._overlap = programs, memory, decode, overlap
         self._known: dict[int, Bound] = {}
         # The row of the token that has the logits stands before the tokens, so that one copy brings both.
@@ -252,9 +255,12 @@ class DevicePrefill:
         count = tokens.numel()
         if self._sent is not None:
             self._sent.synchronize()  # the last copy from the staging buffer may not be done
-        self._staged[0] = count - 1
-        self._staged[_HEAD : _HEAD + count] = tokens
-        self._staged[_HEAD + count : _HEAD + length] = 0
+        # As plain memory: a few words would take as long through tensors as some of the chunk's kernels.
+        words = (ctypes.c_int64 * (_HEAD + length)).from_address(self._staged.data_ptr())
+        words[0] = count - 1
+        start, nbytes = ctypes.addressof(words) + 8 * _HEAD, 8 * count
+        ctypes.memmove(start, tokens.data_ptr(), nbytes)
+        ctypes.memset(start + nbytes, 0, 8 * (length - count))
         self._on_device[: _HEAD + length].copy_(self._staged[: _HEAD + length], non_blocking=True)
         if self._sent is not None:
             self._sent.record()

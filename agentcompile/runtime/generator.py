@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Protocol
 
@@ -63,6 +64,10 @@ class Prefill(Protocol):
     @property
     def capacity(self) -> int:
         """The number of tokens of the longest chunk."""
+
+    @property
+    def spreads(self) -> bool:
+        """Whether a chunk has operators of PyTorch that may run on several threads of the host."""
 
     def run(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Run a chunk, tokens and positions int64 [T] on the host; return the last token's logits, [vocab]."""
@@ -166,7 +171,8 @@ class SequenceGenerator:
             if chunk.numel() <= self._steps_up_to:
                 logits = self._stepped(chunk.tolist(), start)
                 continue
-            with fair_threads():
+            # What else runs here is asked of the system only where it matters: that takes as long as a short chunk.
+            with fair_threads() if self.chunks.spreads else nullcontext():
                 logits = self.chunks.run(chunk, torch.arange(start, start + chunk.numel()))
         return logits
 

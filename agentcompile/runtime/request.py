@@ -35,6 +35,8 @@ _MESSAGES = 'a list of messages {"role": …, "content": …}'
 _PER_TOKEN, _SLACK = 4, 4096
 """Of a long text, `_PER_TOKEN` characters per token of the cache plus `_SLACK` are tokenised first."""
 _GROWTH = 4
+_FEW = 512
+"""The number of ids up to which Python is faster than PyTorch."""
 _CUT = 64  # how many more tokens a cut piece of text may have at its end than the same characters of the whole text
 
 
@@ -177,11 +179,19 @@ def tokens_of(info: ModelInfo, tokenizer: Tokenizer | None, prompt: object, name
     if len(ids) == 0:
         raise AgentCompileError(f"the {name} is empty", hint="give at least one token")
     _fits(info, name, len(ids))
-    least, most = (int(end) for end in torch.frombuffer(ids, dtype=torch.int64).aminmax())
+    least, most = _ends(ids)
     if least < 0 or most >= info.vocab:
         text = f"token id {least if least < 0 else most} is outside the vocabulary of {info.vocab}"
         raise AgentCompileError(text, hint="use the tokenizer that belongs to this checkpoint")
     return ids
+
+
+def _ends(ids: array[int]) -> tuple[int, int]:
+    """Return the least and the largest id; a tensor's operator takes longer to begin than to look at hundreds."""
+    if len(ids) <= _FEW:
+        return min(ids), max(ids)
+    least, most = torch.frombuffer(ids, dtype=torch.int64).aminmax()
+    return int(least), int(most)
 
 
 def _fits(info: ModelInfo, name: str, count: int) -> None:

@@ -40,6 +40,8 @@ class HostStep:
         fed: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> None:
         self.program, self.capacity = program, capacity
+        self.spreads = not program.native
+        """Whether PyTorch runs a part of the program, on threads of its own."""
         self._fed = fed
         self._memory, self._executor, self._libraries = memory, executor, libraries
         # In a decode step fallbacks unpack their weights and run in PyTorch, as they were measured.

@@ -77,7 +77,7 @@ class _Decode:
 
 class _Prefill:
     def __init__(self, chunks: Prefill, pulse: Pulse) -> None:
-        self.capacity, self.run = chunks.capacity, pulse.after(chunks.run)
+        self.capacity, self.spreads, self.run = chunks.capacity, chunks.spreads, pulse.after(chunks.run)
 
 
 def feed(request: FeedModel, loaded: BoundModel, box: Box, pulse: Pulse) -> Fed:

@@ -25,6 +25,7 @@ from agentcompile.api import compile, load
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.options import PROJECT_FILE, resolve
 from agentcompile.pipeline import compile_model
+from agentcompile.runtime.settings import DEFAULTS
 
 from ..models.locate import SAMPLE
 from . import wrong
@@ -115,6 +116,8 @@ def drawn(model: Any, lock: Path, rng: random.Random) -> ApiCall:
         verb = model.generate if name == "generate" else lambda *args, **kwargs: list(model.stream(*args, **kwargs))
         argument = rng.choice(["prompt"] * 6 + list(wrong.settings()))
         value = wrong.prompts(rng, vocab, context) if argument == "prompt" else rng.choice(wrong.settings()[argument])
+        if argument in DEFAULTS and value.given is None:  # as if it were not given
+            value = Value(given=None, means=DEFAULTS[argument])
         if name == "stream" and isinstance(value.means, list) and value.means and isinstance(value.means[0], list):
             value = Value(given=value.given)
         return _call(name, argument, value, lambda **settings: _asked(verb, settings))
