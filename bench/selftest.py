@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="agentcompile bench harness", description=__doc__)
     parser.add_argument("--trials", type=at_least(1), default=200, help="pairs of equal kernels, and of unequal ones")
     parser.add_argument("--rounds", type=at_least(1), default=10, help="paired rounds a trial; a confirmation takes 30")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the kernels' inputs")
     parser.add_argument("--out", type=Path, help="the JSON file")
     asked = parser.parse_args(arguments)
     machine = this_machine(resolve({}).options)

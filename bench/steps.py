@@ -33,7 +33,7 @@ def run(arguments: Sequence[str]) -> int:
         AgentCompileError: the lock is for a CPU (usage).
     """
     parser = argparse.ArgumentParser(prog="agentcompile bench steps", description=__doc__)
-    parser.add_argument("lock", type=Path)
+    parser.add_argument("lock", type=Path, help="a lock for a GPU")
     parser.add_argument("--model", default="", help="the checkpoint, when the lock does not find it")
     parser.add_argument("--positions", default="16,128,256,1024,2000", help="where in the cache, separated by commas")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file")

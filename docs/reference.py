@@ -17,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import front_ends
 import typer
 
 import agentcompile
@@ -48,7 +49,7 @@ def commands() -> Iterator[str]:
     """Yield a section for each verb: what it does, how it is called, and its flags."""
     yield "## Command line"
     yield ""
-    yield "`bench`, `ablate` and `tui` have their own `--help`; each recipe of `bench` has one too."
+    yield "Options of `agentcompile bench` without a recipe are those of `bench run`; alone it lists the recipes."
     root = typer.main.get_command(app)
     yield ""
     yield "| | |"
@@ -56,6 +57,7 @@ def commands() -> Iterator[str]:
     for one in root.params:
         yield f"| `{one.opts[0]}` | {_cell(one.help or '')} |"
     yield from _group(root, "agentcompile")
+    yield from front_ends.sections(_plain, _cell)
 
 
 def _group(group: Any, name: str) -> Iterator[str]:

@@ -210,7 +210,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs", type=at_least(5), default=100, help="generations of 64 tokens, quiet and busy each")
     eager = "generations beside PyTorch eager, of each lock"
     parser.add_argument("--eager-runs", type=at_least(1), default=3, help=eager)
-    parser.add_argument("--out", type=Path, default=Path("busy.json"))
+    parser.add_argument("--out", type=Path, default=Path("busy.json"), help="the JSON file")
     asked, begun = parser.parse_args(list(arguments)), revision()
     with tempfile.TemporaryDirectory(prefix="bench-busy-") as name:
         folder = Path(name)

@@ -117,7 +117,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="agentcompile bench firsts", description=__doc__)
-    parser.add_argument("lock", type=Path)
+    parser.add_argument("lock", type=Path, help="of the model")
     parser.add_argument("--model", required=True, help=f"a checkpoint, or one of {', '.join(MAKERS)}")
     parser.add_argument("--target", default="auto", help="auto, cpu or cuda:N")
     parser.add_argument(
@@ -126,8 +126,8 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--arms", type=lambda text: tuple(text.split(",")), help="names, separated by commas")
     parser.add_argument("--threads", type=at_least(0), help="of every arm on a CPU; one a physical core when not given")
     parser.add_argument("--llama-python", type=Path, metavar="PYTHON", help="has llama_cpp, gguf and numpy")
-    parser.add_argument("--rounds", type=at_least(1), default=7)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rounds", type=at_least(1), default=7, help="in each of which every arm is timed twice")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the prompts and of the order")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file")
     asked = parser.parse_args(arguments)
     known = sorted({arm for arms in ARMS.values() for arm in arms})

@@ -38,11 +38,11 @@ def run(arguments: Sequence[str]) -> int:
         AgentCompileError: a checkpoint position lies beyond the lock's KV cache.
     """
     parser = argparse.ArgumentParser(prog="agentcompile bench long", description=__doc__)
-    parser.add_argument("lock", type=Path)
+    parser.add_argument("lock", type=Path, help="of the model")
     parser.add_argument("--model", required=True, help=f"a checkpoint, or one of {', '.join(MAKERS)}")
     parser.add_argument("--target", default="cuda:0", help="cpu or cuda:N")
     parser.add_argument("--checkpoints", type=_numbers, default=_CHECKPOINTS, help="positions, separated by commas")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the tokens")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file")
     asked = parser.parse_args(arguments)
     path = checkpoint(asked.model, resolve({}).options.cache)

@@ -121,7 +121,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=at_least(0), help="of every arm on a CPU; one a physical core when not given")
     parser.add_argument("--rounds", type=at_least(1), default=5, help="of every process")
     parser.add_argument("--processes", type=at_least(1), default=3, help="fresh ones of every arm, one after another")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the workloads")
     parser.add_argument(
         "--cache", type=Path, help="folder of peers' compiled artefacts, made checkpoints and partial results"
     )

@@ -108,7 +108,7 @@ def _parse(arguments: Sequence[str], rungs: Sequence[RungSpec]) -> argparse.Name
     parser.add_argument(
         "--stored", action="store_true", help="compile with your own store and database, and not with empty ones"
     )
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the workload")
     parser.add_argument("--cache", type=Path, help="folder of made checkpoints, locks and partial results")
     parser.add_argument("--out", type=Path, default=Path("ladder.json"), help="the JSON file")
     add_cutting(parser, retries=False)

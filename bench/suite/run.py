@@ -166,7 +166,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="of every process")
     parser.add_argument("--processes", type=int, help="fresh ones of every arm, one after another")
     parser.add_argument("--seconds", type=float, default=0, help="that compiling our lock may search (0 = no limit)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the workloads")
     parser.add_argument("--cache", type=Path, help="folder of peers' artefacts, made checkpoints and partial results")
     parser.add_argument("--out", type=Path, default=Path("bench.json"), help="the JSON file")
     parser.add_argument(
