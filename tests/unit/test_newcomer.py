@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from typer.main import get_command
 
-from agentcompile.cli.main import app
 from tests.newcomer.commands import script
+from tests.newcomer.taking import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [("README.md", "Five minutes", 9), ("docs/tutorial.md", "", 6)]
@@ -21,17 +18,6 @@ def commands(page: str, heading: str) -> list[list[str]]:
     """The words of each command of ours that a page names."""
     text = script((ROOT / page).read_text(encoding="utf-8"), heading)
     return [shlex.split(line, comments=True) for line in text.splitlines() if line.startswith("agentcompile ")]
-
-
-def parsed(words: list[str]) -> dict[str, Any]:
-    """The values of a command line; it raises where a verb, a flag or an argument is none."""
-    group: Any = get_command(app)
-    name, command, rest = group.resolve_command(typer.Context(group, info_name="agentcompile"), words)
-    with command.make_context(name, rest) as context:
-        if hasattr(command, "commands"):
-            inner, below, left = command.resolve_command(context, [*context._protected_args, *context.args])
-            return dict(below.make_context(inner, left, parent=context).params)
-        return dict(context.params)
 
 
 @pytest.mark.parametrize(("page", "heading", "least"), PAGES, ids=["readme", "tutorial"])
