@@ -15,8 +15,10 @@ from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, Event, RunFailed, Warned, silent
 from agentcompile.ir.codec import encode
 from agentcompile.ir.trial import Rule
+from agentcompile.lockfile.bundle import beside
 from agentcompile.lockfile.schema import Lock
 from agentcompile.options import DEFAULT_CONTEXT, SETTINGS, Options, Setting, checkpoint_named, resolve
+from agentcompile.replay.bundling import bundle_lock
 from agentcompile.replay.load import replay_lock
 from agentcompile.runs.session import Journal, RunDirectory
 from agentcompile.runs.status import nothing_done
@@ -95,6 +97,7 @@ def compile(
     compiler: str | None = None,
     home: str | Path | None = None,
     save_to: str | Path = "",
+    bundle: bool = False,
     emit: Emit = silent,
 ) -> Lock:
     """Compile a checkpoint or a module of the decoder protocol, and write its lock to `out`.
@@ -103,14 +106,19 @@ def compile(
     first, which then serves as its checkpoint. The other arguments are the settings of the command line
     (`agentcompile compile --help` says what each is); one that is None takes its value from the environment, the
     settings files or the defaults. With `run_dir` the run's events are recorded there, so that `agentcompile runs` and
-    the app show it; `emit` receives them as well. A `review` needs the command line, whose run waits for a person.
+    the app show it; `emit` receives them as well. With `bundle` the lock and its sources are written beside it too, as
+    one file that outlives their templates. A `review` needs the command line, whose run waits for a person.
 
     Raises:
         AgentCompileError: an argument is wrong, or compilation failed for a reason that the user can fix.
     """
     given = dict(locals())
     settings = {name: given[name] for name in _SETTINGS if name != "model"}
-    return _compile(model, settings, save_to, emit)
+    together = arguments.switch("bundle", bundle)
+    lock, options = _compile(model, settings, save_to, emit)
+    if together:
+        bundle_lock(Path(options.out), options, beside(Path(options.out)))
+    return lock
 
 
 def load(
@@ -166,7 +174,7 @@ def load(
 
 def _compile(
     model: str | Path | torch.nn.Module, settings: Mapping[str, object], save_to: str | Path, emit: Emit
-) -> Lock:
+) -> tuple[Lock, Options]:
     import torch
 
     from agentcompile.capture.cached import save_module
@@ -181,7 +189,8 @@ def _compile(
         save_module(model, Path(directory), context or DEFAULT_CONTEXT)
         model = Path(directory)
     flags["model"] = arguments.path("model", model)
-    return _run(resolve(flags, origin="argument").options, emit, module)
+    options = resolve(flags, origin="argument").options
+    return _run(options, emit, module), options
 
 
 def _run(options: Options, emit: Emit, module: torch.nn.Module | None = None) -> Lock:

@@ -131,20 +131,9 @@ class Flow:
 
     def bundle(self, lock: Path, options: Options, out: Path) -> tuple[int, int]:
         """Write the bundle of a lock to the file `out`; returns its number of kernels and its bytes."""
-        from agentcompile.lockfile.bundle import Bundle
-        from agentcompile.lockfile.files import read_lock
-        from agentcompile.replay.open import open_lock
-        from agentcompile.replay.sources import LockSources, write_bundle
-        from agentcompile.system.store import Store
+        from agentcompile.replay.bundling import bundle_lock
 
-        found = LockSources.of(lock, Store(options.store)).whole(read_lock(lock))
-        if found is None:  # then the templates here must give the same sources
-            jobs = open_lock(lock, options).jobs
-            found = Bundle(
-                sources={job.source.digest: job.source for job in jobs},
-                templates={job.template.digest: job.template for job in jobs},
-            )
-        return len(found.sources), write_bundle(lock, found, out)
+        return bundle_lock(lock, options, out)
 
     def generate(self, lock: Path, options: Options, emit: Emit) -> Generator:
         """Load a lock and return what generates from it, text piece by piece; emits drift."""

@@ -28,7 +28,7 @@ def put_tokens_first(program: Program, env: MutableMapping[str, torch.Tensor]) -
         for name, space in call.launch.token_major:
             made.setdefault(of[space], []).append(of[name])
     for space, names in made.items():
-        # A launch writes each of them and none reads it; nothing else hears what the workspace tells.
+        # A launch writes each of them and none reads it; no other launch reads the workspace.
         alone = all(passed[name] == 1 and name not in fixed for name in names)
         if alone and passed[space] == len(names) and all(env[name].dim() == 4 for name in names):
             for name in names:

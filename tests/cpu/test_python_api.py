@@ -262,6 +262,18 @@ def test_a_checkpoint_is_compiled_once_and_again_when_its_lock_does_not_hold(
         agentcompile.compile(path, **how, out=lock, run_dir=tmp_path / "run")
 
 
+def test_a_compile_writes_the_lock_with_its_sources_where_it_is_asked_to(
+    warm: Path, checkpoint: Make, tmp_path: Path
+) -> None:
+    path, lock = checkpoint("tiny-llama", "fp32"), tmp_path / "tiny.lock.toml"
+    how: dict[str, Any] = {"context": CONTEXT, "threads": flows.THREADS, "choose": "first", "home": warm, "seed": 78}
+    made = agentcompile.compile(path, **how, out=lock, bundle=True)
+    together = tmp_path / "tiny.lock.bundle.tar.xz"
+    assert any(part.use == "kernel" for plan in made.plan for part in plan.choices)
+    with agentcompile.load(together, model=path, home=warm) as loaded, agentcompile.load(lock, home=warm) as other:
+        assert one(loaded, [5, 6, 7], max_new_tokens=4).tokens == one(other, [5, 6, 7], max_new_tokens=4).tokens
+
+
 def test_a_run_that_fails_on_its_arguments_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(AgentCompileError, match="nowhere"):
         agentcompile.compile(tmp_path / "nowhere", run_dir=tmp_path / "run", home=tmp_path)

@@ -26,7 +26,7 @@ def refused(words: str, call: Any, *arguments: Any, **settings: Any) -> AgentCom
 
 def test_compile_takes_every_setting_of_the_command_line_by_its_name() -> None:
     taken = inspect.signature(agentcompile.compile).parameters
-    assert set(taken) == NAMES | {"save_to", "emit"}
+    assert set(taken) == NAMES | {"save_to", "bundle", "emit"}
     assert all(taken[name].default is None for name in NAMES - {"model"})
     assert set(Compiling.__annotations__) == NAMES - {"model", "out"}
     assert set(WITH_A_LOCK) <= NAMES
@@ -48,6 +48,7 @@ def test_compile_takes_every_setting_of_the_command_line_by_its_name() -> None:
         ({"advisor_price": "free"}, "advisor_price: 'free'"),
         ({"out": 5}, "out: 5"),
         ({"review": True}, "review"),
+        ({"bundle": 1}, "bundle: 1"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
