@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -25,8 +27,16 @@ def test_a_ratio_with_a_wide_interval_is_not_bold_and_says_that_its_size_is_inco
     assert ratio(wide) == "33×, inconclusive"
 
 
-def test_ours_is_bold_among_first_tokens_only_where_it_is_the_earliest() -> None:
-    rows = [line.split(" | ") for line in headline(RESULTS) if " ms " in line and line.startswith("| ")]
+def test_ours_is_bold_among_first_tokens_only_where_it_is_the_earliest(tmp_path: Path) -> None:
+    results = Path(
+        shutil.copytree(RESULTS, tmp_path / "results", ignore=shutil.ignore_patterns("*.xz", "*.svg", "*.png"))
+    )
+    (slow, *_) = sorted(results.glob("cuda-firsts-*.json"))
+    found = json.loads(slow.read_text(encoding="utf-8"))
+    for arms in found["prompts"].values():
+        arms["agentcompile"]["median_ms"] *= 3
+    slow.write_text(json.dumps(found), encoding="utf-8")
+    rows = [line.split(" | ") for line in headline(results) if " ms " in line and line.startswith("| ")]
     assert {row[4].startswith("**") for row in rows} == {True, False}
     for row in rows:
         times = [float(cell.strip("* ms").replace(",", "")) for cell in row[2:5] if cell != "-"]
