@@ -256,11 +256,10 @@ class DevicePrefill:
         if self._sent is not None:
             self._sent.synchronize()  # the last copy from the staging buffer may not be done
         # As plain memory: a few words would take as long through tensors as some of the chunk's kernels.
-        words = (ctypes.c_int64 * (_HEAD + length)).from_address(self._staged.data_ptr())
-        words[0] = count - 1
-        start, nbytes = ctypes.addressof(words) + 8 * _HEAD, 8 * count
-        ctypes.memmove(start, tokens.data_ptr(), nbytes)
-        ctypes.memset(start + nbytes, 0, 8 * (length - count))
+        place, size = self._staged.data_ptr(), self._staged.element_size()
+        ctypes.c_int64.from_address(place).value = count - 1
+        ctypes.memmove(place + _HEAD * size, tokens.data_ptr(), count * size)
+        ctypes.memset(place + (_HEAD + count) * size, 0, (length - count) * size)
         self._on_device[: _HEAD + length].copy_(self._staged[: _HEAD + length], non_blocking=True)
         if self._sent is not None:
             self._sent.record()

@@ -242,11 +242,11 @@ def other_ways(facts: DeclaredArithmetic, run: Run, tokens: int) -> Iterator[tup
 def token_major(run: Run, output: str, space: str, buffers: Mapping[str, Tensor]) -> None:
     """Launch with an output [1, heads, T, D] that lies as [T, heads, D], then put it into its own buffer."""
     own = buffers[output]
-    lies = torch.full_like(own, torch.nan).view(-1).view(own.shape[2], own.shape[1], own.shape[3])
+    lies = torch.full_like(own.transpose(1, 2), torch.nan, memory_format=torch.contiguous_format)
     buffers[space].fill_(1)
     run({**buffers, output: lies})
     buffers[space].zero_()
-    own.copy_(lies.transpose(0, 1)[None])
+    own.copy_(lies.transpose(1, 2))
 
 
 def in_place(run: Run, output: str, source: str, buffers: Mapping[str, Tensor]) -> None:

@@ -120,8 +120,8 @@ def validate(
                 suite.fence(drawn, side)
         if tried == 0 and going:  # last, since it leaves other inputs in the buffers
             other = replace(case, place=_UNSEEN)
-            made = early or suite.unseen(other)
-            suite.saw(drawn if early else suite.drawn(other), made)
+            inputs, made = early or suite.unseen(other)
+            suite.saw(drawn if early else suite.with_reference(other, inputs), made)
         tried += 1
         if depth == "search" and not tally.ok:
             break
@@ -151,15 +151,18 @@ class _Suite(TestedKernel):
 
     def draw(self, case: Case) -> Drawn:
         self._use(case.weights)
-        drawn = self.tools.recall(case, self.drawn)
+        drawn = self.tools.recall(case, self._drawn)
         self._rig.load({name: tensor for name, tensor in drawn.inputs.items() if name not in self._parameters})
         for note in drawn.out.notes:
             self.tally.add("bound", 0.0, 0.0, note)
         return drawn
 
-    def drawn(self, case: Case) -> Drawn:
+    def _drawn(self, case: Case) -> Drawn:
+        return self.with_reference(case, self._generator.draw(case, self._parameters))
+
+    def with_reference(self, case: Case, inputs: dict[str, Tensor]) -> Drawn:
         """Return the inputs of a case with their reference, computed now."""
-        inputs, body = self._generator.draw(case, self._parameters), self.region.body
+        body = self.region.body
         sharp = case.style in ("level", "keen")
         out = propagate(body, inputs, self.facts, tokens=self.tokens, sharp=sharp, keen=case.keen)
         if case.light:
@@ -254,8 +257,8 @@ class _Suite(TestedKernel):
             endure(self, self._quarters, loop, launches=launches, parameters=self._parameters, length=case.length)
             self.evaluate(drawn)
 
-    def unseen(self, case: Case) -> dict[str, Tensor]:
-        """Launch on inputs of which this process holds no result; return copies of all that it may have written.
+    def unseen(self, case: Case) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Launch on inputs of which this process holds no result; return them, and copies of all that it may write.
 
         Everywhere else the reference lies in memory while the candidate runs, which may read whatever it finds there.
         """
@@ -264,7 +267,7 @@ class _Suite(TestedKernel):
         self._rig.load({name: tensor for name, tensor in inputs.items() if name not in self._parameters})
         states = [port.name for port in self.region.ports if port.access == "append"]
         found = self._rig.launch([], POISONS[0], f"{case.name}, before its result exists").tensors
-        return found | {name: self._rig.buffer(name).clone() for name in states}
+        return inputs, found | {name: self._rig.buffer(name).clone() for name in states}
 
     def saw(self, drawn: Drawn, unseen: dict[str, Tensor]) -> None:
         """Compare what a launch left that was made before its reference."""

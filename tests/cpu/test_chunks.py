@@ -156,8 +156,8 @@ def test_right_attention_is_kept_where_rounding_decides_which_slot_wins(seed: in
     assert report.ok, failures(report)
 
 
-@pytest.mark.parametrize("heeded", [True, False])
-def test_results_that_may_lie_token_by_token_must_be_written_so(heeded: bool) -> None:
+@pytest.mark.parametrize("applied", [True, False])
+def test_results_that_may_lie_token_by_token_must_be_written_so(applied: bool) -> None:
     made = region("rope-attention-prefill", Extents(context=40, q_heads=4, kv_heads=2, head_dim=16, tokens=5))
     right = float32(made)
 
@@ -165,12 +165,12 @@ def test_results_that_may_lie_token_by_token_must_be_written_so(heeded: bool) ->
         """Writes token by token where the workspace says so, or always head by head."""
         own = torch.empty(1, 4, 5, 16, dtype=buffers["y"].dtype)
         right({**buffers, "y": own})
-        turned = heeded and bool(buffers["order"])
+        turned = applied and bool(buffers["order"])
         buffers["y"].view(-1).copy_((own.transpose(1, 2) if turned else own).reshape(-1))
 
     declared = DeclaredArithmetic(workspaces=(("order", "int64", 1, True),), token_major=(("y", "order"),))
     report = validate(made, declared, run, seed=0, repeats=2, depth="search")
-    assert [check.name for check in report.checks if not check.ok] == ([] if heeded else ["token-major"])
+    assert [check.name for check in report.checks if not check.ok] == ([] if applied else ["token-major"])
 
 
 @pytest.mark.parametrize("kind", CHUNK_KINDS)

@@ -372,8 +372,8 @@ def test_an_output_in_its_input_must_leave_the_same_bits() -> None:
     assert up != gate
 
 
-@pytest.mark.parametrize("heeded", [True, False])
-def test_inputs_that_may_be_columns_of_a_wider_matrix_must_be_read_so(heeded: bool) -> None:
+@pytest.mark.parametrize("applied", [True, False])
+def test_inputs_that_may_be_columns_of_a_wider_matrix_must_be_read_so(applied: bool) -> None:
     region, tokens = region_for("silu-mul", "bf16"), 4
     gate, up = (port.name for port in region.ports if port.role != "output")
     safe = float32(region)
@@ -383,14 +383,14 @@ def test_inputs_that_may_be_columns_of_a_wider_matrix_must_be_read_so(heeded: bo
         dense = dict(buffers)
         for name in (gate, up):
             width = buffers[name].numel() // tokens
-            step = int(buffers["wide"]) if heeded and int(buffers["wide"]) else width
+            step = int(buffers["wide"]) if applied and int(buffers["wide"]) else width
             rows = buffers[name].as_strided((tokens, width), (step, 1))
             dense[name] = rows.clone().view(concrete(region.port(name).shape))
         safe(dense)
 
     declared = Declared(workspaces=(("wide", "int64", 1, True),), pitched=((gate, "wide"), (up, "wide")))
     report = validate(region, declared, columns, seed=0, repeats=2, depth="search", tokens=tokens)
-    assert [check.name for check in report.checks if not check.ok] == ([] if heeded else ["pitched"])
+    assert [check.name for check in report.checks if not check.ok] == ([] if applied else ["pitched"])
 
 
 @pytest.mark.parametrize("seed", [4, 53, 101, 103])
