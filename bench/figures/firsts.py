@@ -1,8 +1,9 @@
 """`agentcompile bench firsts`: the time to the first token by length of the prompt, beside its peers.
 
 In: a lock. Every arm runs in a process of its own with the same weights and prompts; a round visits them in a new order
-and back. Out: medians, paired ratios and the distance to the roofline, as a table and as one JSON file. The roofline of
-a prompt is the longer of its operations at the matrix rate and its weights at the read rate, both measured here.
+and back. Out: medians, paired ratios and the distance to the roofline, as a table and as one JSON file. It is written
+after every length, so that a run that is stopped keeps the lengths before. The roofline of a prompt is the longer of
+its operations at the matrix rate and its weights at the read rate, both measured here.
 """
 
 from __future__ import annotations
@@ -84,28 +85,32 @@ def run(arguments: Sequence[str]) -> int:
         for name in names:
             print(f"loading {name}", flush=True)
             try:
-                arms.append(_loaded(name, build, work, prompts, asked))
+                arm, took_s = _loaded(name, build, work, prompts, asked)
+                arms.append(arm)
+                print(f"loaded {name} in {took_s:.0f} s", flush=True)
             except ArmFailed as failed:
                 reasons[name] = str(failed)
         vocab = int(json.loads((build.model / "config.json").read_text(encoding="utf-8"))["vocab_size"])
         texts = {length: prompt(build.model, vocab, asked.seed, length) for length in prompts}
-        ceiling = _ceiling(machine, asked.seed)
-        rounds = _rounds(arms, texts, asked.rounds, asked.seed, reasons)
+        ceiling, rounds = _ceiling(machine, asked.seed), dict[int, Rounds]()
+        for length in prompts:
+            rounds[length] = _rounds(arms, length, texts[length], asked.rounds, asked.seed, reasons)
+            found = {
+                "model": name_of(build.model),
+                "lock": content_hash(read_lock(build.lock)),
+                "threads": build.threads,
+                "rates": {"read_bytes_per_s": ceiling.dram_bytes_per_s, "flops_per_s": ceiling.flops_per_s},
+                "reasons": reasons,
+                "memory": {arm.name: arm.facts.get("memory_bytes") for arm in arms},
+                "floor_ms": {str(one): round(least.floor_s(one, ceiling) * 1e3, 4) for one in prompts if least},
+                "prompts": {str(one): _summary(some) for one, some in rounds.items()},
+            }
+            write_record(asked.out, ["firsts", *arguments], begun, machine.target, found)
+            print(f"{length} tokens: timed, {len(prompts) - len(rounds)} lengths left", flush=True)
     finally:
         for arm in arms:
             arm.close()
         shutil.rmtree(work, ignore_errors=True)
-    found = {
-        "model": name_of(build.model),
-        "lock": content_hash(read_lock(build.lock)),
-        "threads": build.threads,
-        "rates": {"read_bytes_per_s": ceiling.dram_bytes_per_s, "flops_per_s": ceiling.flops_per_s},
-        "reasons": reasons,
-        "memory": {arm.name: arm.facts.get("memory_bytes") for arm in arms},
-        "floor_ms": {str(length): round(least.floor_s(length, ceiling) * 1e3, 4) for length in prompts if least},
-        "prompts": {str(length): _summary(rounds[length]) for length in prompts},
-    }
-    write_record(asked.out, ["firsts", *arguments], begun, machine.target, found)
     Screen.standard().table(_table(rounds, least, ceiling))
     for name, reason in reasons.items():
         print(f"{name}: failed: {reason}")
@@ -152,8 +157,10 @@ def _ceiling(machine: Machine, seed: int) -> Ceiling:
         return ceilings(machine, evaluator)
 
 
-def _loaded(name: str, build: Build, work: Path, prompts: Sequence[int], asked: argparse.Namespace) -> LiveArm:
-    """Start and load one arm.
+def _loaded(
+    name: str, build: Build, work: Path, prompts: Sequence[int], asked: argparse.Namespace
+) -> tuple[LiveArm, float]:
+    """Start and load one arm; also return the seconds that it took.
 
     Raises:
         ArmFailed: it cannot be loaded.
@@ -163,26 +170,25 @@ def _loaded(name: str, build: Build, work: Path, prompts: Sequence[int], asked: 
     command = foreign_command(asked.llama_python, "llama_engine", {}) if name == LLAMA else ()
     settings = {"TORCHINDUCTOR_CACHE_DIR": str(work / "inductor")}
     context = max(prompts) + _WARM
-    return load_alone(name, build, work, context=context, prompts=prompts, command=command, **settings)[0]
+    return load_alone(name, build, work, context=context, prompts=prompts, command=command, **settings)
 
 
 def _rounds(
-    arms: list[LiveArm], texts: Mapping[int, Sequence[int]], count: int, seed: int, reasons: dict[str, str]
-) -> dict[int, Rounds]:
-    generator, found = random.Random(seed), dict[int, Rounds]()
-    for length, ids in texts.items():
-        found[length] = []
-        for _ in range(count):
-            order = [arm for arm in arms if arm.name not in reasons]
-            generator.shuffle(order)
-            seen: dict[str, list[Visited]] = {}
-            for arm in [*order, *reversed(order)]:
-                try:
-                    if arm.name not in reasons:
-                        seen.setdefault(arm.name, []).append(_visit(arm, ids))
-                except ArmFailed as failed:
-                    reasons[arm.name] = f"a prompt of {length} tokens: {failed}"
-            found[length].append({name: (two[0], two[1]) for name, two in seen.items() if len(two) == 2})
+    arms: list[LiveArm], length: int, ids: Sequence[int], count: int, seed: int, reasons: dict[str, str]
+) -> Rounds:
+    """Visit the arms in `count` rounds with a prompt of `length` tokens; one that fails gets a reason, and is left."""
+    generator, found = random.Random(f"{seed} {length}"), Rounds()
+    for _ in range(count):
+        order = [arm for arm in arms if arm.name not in reasons]
+        generator.shuffle(order)
+        seen: dict[str, list[Visited]] = {}
+        for arm in [*order, *reversed(order)]:
+            try:
+                if arm.name not in reasons:
+                    seen.setdefault(arm.name, []).append(_visit(arm, ids))
+            except ArmFailed as failed:
+                reasons[arm.name] = f"a prompt of {length} tokens: {failed}"
+        found.append({name: (two[0], two[1]) for name, two in seen.items() if len(two) == 2})
     return found
 
 

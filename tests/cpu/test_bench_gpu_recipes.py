@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentcompile.errors import AgentCompileError
+from agentcompile.ir.target import Ceiling
 from bench.figures import firsts, long
 from bench.harness.serving import ArmFailed
 from tests.cpu import flows
@@ -53,7 +54,7 @@ class Arm:
 
 
 def rounds_of(arms: Sequence[Any], reasons: dict[str, str]) -> dict[int, firsts.Rounds]:
-    return firsts._rounds(list(arms), {4: [1] * 4, 8: [1] * 8}, 5, 0, reasons)
+    return {length: firsts._rounds(list(arms), length, [1] * length, 5, 0, reasons) for length in (4, 8)}
 
 
 def test_first_tokens_are_compared_round_by_round() -> None:
@@ -74,6 +75,36 @@ def test_an_arm_that_dies_is_a_reason_and_the_others_go_on() -> None:
     assert reasons == {"hf-eager": "a prompt of 8 tokens: killed by signal 9"}
     assert "hf-eager" in firsts._summary(found[4])
     assert list(firsts._summary(found[8])) == ["agentcompile"]
+
+
+class Stopped(Arm):
+    """Is interrupted at the prompt length `dies`, as by Ctrl-C; it has nothing to close."""
+
+    facts: Mapping[str, Any] = {}
+
+    def ask(self, request: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        if len(request["ids"]) == self.dies:
+            raise KeyboardInterrupt
+        return super().ask(request, limit_s)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_run_that_is_stopped_keeps_the_lengths_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 256}', encoding="utf-8")
+    monkeypatch.setattr(firsts, "checkpoint", lambda name, cache: tmp_path)
+    monkeypatch.setattr(firsts, "work_of", lambda model: None)
+    ceiling = Ceiling(cache_bytes_per_s=1, dram_bytes_per_s=1, flops_per_s=1)
+    monkeypatch.setattr(firsts, "_ceiling", lambda machine, seed: ceiling)
+    monkeypatch.setattr(firsts, "_loaded", lambda name, *rest: (Stopped(name, 0.001, dies=16), 1.0))
+    lock, out = flows.ROOT / "bench" / "results" / "sample.lock.toml", tmp_path / "firsts.json"
+    words = [str(lock), "--model", str(tmp_path), "--target", "cpu", "--prompts", "8,16", "--out", str(out)]
+    with pytest.raises(KeyboardInterrupt):
+        firsts.run([*words, "--arms", "hf-eager,agentcompile"])
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert list(found["prompts"]) == ["8"]
+    assert found["prompts"]["8"]["agentcompile"]["median_ms"] == pytest.approx(8.0)
 
 
 def test_the_arms_of_first_tokens_are_those_of_the_device(tmp_path: Path) -> None:
