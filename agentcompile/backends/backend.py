@@ -42,7 +42,7 @@ class TimeRules:
     """Share after which the plan is timed beside PyTorch in one process, with no more rounds than an interval needs."""
     region_s: float
     """Seconds to build, validate and time one candidate of a region on a quiet machine, with its share of confirmation,
-    which about half of the regions need, of acceptance and of steps."""
+    which about half of the regions need, and of steps; on a GPU with that of acceptance, too."""
     start_s: float
     """Seconds until a process holds a model's weights, on a quiet machine; 0 where shares contain them."""
 

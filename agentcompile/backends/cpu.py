@@ -21,7 +21,7 @@ class _Cpu(Backend):
     languages = ("cpp",)
     # The gain of a small region cannot be told from noise.
     step = StepRules(passes=1, least_share=0.02, claim=0.005, rounds=5, whole_space=False)
-    time = TimeRules(searched=0.5, confirmed=0.75, tuned=0.9, finished=0.95, region_s=1.4, start_s=4.0)
+    time = TimeRules(searched=0.5, confirmed=0.75, tuned=0.9, finished=0.95, region_s=2.0, start_s=4.0)
     # 2 MiB of widened weights stay in a core's cache, five times as fast as DRAM.
     reference = ReferenceRules(widened=1 << 18, prompt_work=8e8, walk_work=7e8, walk_launches=768)
     context_ends = ()  # a kernel splits the context by itself

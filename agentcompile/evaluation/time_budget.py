@@ -24,6 +24,9 @@ HEAD_S = 0.7
 LATE_RUNS: Mapping[Phase, int] = {"decode": 24, "prefill": 15}
 """How often a process runs each arm that it times, at the least: to compare it, to warm up, in three rounds. Decode
 steps also fill a cache, and are too short to go without warming up."""
+BUSY_RUNS = 9
+"""The like for a chunk of `BUSY_NS` and more beside other processes, of which one round says as much as three."""
+BUSY_NS = 2_000_000_000
 ACCEPT_S = 0.2
 """Seconds to accept a small kernel of a CPU, beside another one, on a quiet machine."""
 EXACT_RUNS: Mapping[Phase, float] = {"decode": 330.0, "prefill": 13.0}
@@ -41,7 +44,11 @@ def step_timing_s(steps_ns: Sequence[tuple[Phase, float]], others: int, cores: i
     other processes.
     """
     slower = (cores + others) / cores
-    return sum(backend_of(kind).time.start_s * slower + LATE_RUNS[phase] * ns / 1e9 for phase, ns in steps_ns)
+
+    def runs(phase: Phase, ns: float) -> int:
+        return BUSY_RUNS if others and phase == "prefill" and ns >= BUSY_NS else LATE_RUNS[phase]
+
+    return sum(backend_of(kind).time.start_s * slower + runs(phase, ns) * ns / 1e9 for phase, ns in steps_ns)
 
 
 def acceptance_s(kernels: Sequence[tuple[Phase, int]], others: int, cores: int) -> float:
@@ -112,19 +119,25 @@ class TimeBudget:
         return self.seconds * share - self.elapsed_s if self.seconds < math.inf else math.inf
 
 
-def floor_of(regions: int, left_s: float, others: int, cores: int, kind: str) -> str:
+def floor_of(
+    regions: int, left_s: float, others: int, cores: int, kind: str, kernels: Sequence[tuple[Phase, int]] = ()
+) -> str:
     """Return a warning with the least time of a search on a device of that kind, empty where that is ample.
 
-    `others` are threads of other processes that run now.
+    `left_s` are the seconds in which candidates of regions may be evaluated, `others` are threads of other processes
+    that run now. `kernels` are those that a plan may have, by their phases and FLOPs: they will be accepted.
     """
     slower, rules = (cores + others) / cores, backend_of(kind).time
-    if left_s >= max(1.5 * HEAD_S, rules.searched * rules.region_s) * regions * slower:
+    quiet_s, now_s = rules.region_s * regions, rules.region_s * regions * slower
+    if kernels and left_s < math.inf:
+        accept_s = acceptance_s(kernels, 0, cores)
+        quiet_s, now_s = quiet_s + accept_s, now_s + accept_s * slower
+    if left_s >= max(1.5 * HEAD_S * regions * slower, rules.searched * now_s):
         return ""
-    least_s = rules.region_s * regions
-    took = f"about {least_s:.0f} s on a quiet machine"
+    took = f"about {quiet_s:.0f} s on a quiet machine"
     if others:
         beside = "the thread" if others == 1 else f"the {others} threads"
-        took += f", {least_s * slower:.0f} s beside {beside} of others that run now"
+        took += f", {now_s:.0f} s beside {beside} of others that run now"
     text = f"at least one candidate of each of {regions} regions that a plan needs is tried, and the step is timed"
     return f"{text}, whatever `seconds` says: {took}"
 

@@ -17,7 +17,7 @@ from agentcompile.ir.timing import Clock, Interval, Round, Samples
 from agentcompile.measure.policy import Policy
 
 MIN_ROUNDS = 3
-"""The fewest rounds that give a confidence interval; at least this many are taken, even when time is up."""
+"""The fewest rounds that give a confidence interval: so many are taken even when time is up, if one may come of it."""
 _LONG = 4.0  # batches longer than this multiple of `Policy.retaken_ns` give a rough time even when disturbed
 FAR = 4.0
 """A launch that takes this multiple of `Policy.max_interval_ns` is timed alone, and is not tried again."""
@@ -107,7 +107,7 @@ def run_rounds(
     """Time `arms` in `rounds` interleaved rounds, with one batch size for all arms.
 
     More rounds are taken while some were disturbed, up to the policy's limit; fewer, but at least `MIN_ROUNDS`, when
-    `left` returns no more seconds.
+    `left` returns no more seconds. Then one is enough where it is hopeless to wait for an undisturbed one.
     """
     batch = choose_batch(arms, policy=policy, claim=claim, quantum_ns=quantum_ns)
     generator = random.Random(seed)
@@ -115,7 +115,7 @@ def run_rounds(
     done: list[Round] = []
     clean = 0
     while clean < rounds and len(done) < (1 + policy.more_rounds) * rounds:
-        if len(done) >= MIN_ROUNDS and left() <= 0:
+        if len(done) >= (1 if _hopeless(done, policy) else MIN_ROUNDS) and left() <= 0:
             break
         order = list(range(len(arms)))
         generator.shuffle(order)
@@ -138,6 +138,17 @@ def run_rounds(
         )
     doubling = tuple(_doubling(arm, batch, policy, left, least) for arm, least in zip(arms, shortest, strict=True))
     return Samples(batch=batch, clock=Clock(quantum_ns=quantum_ns, doubling=doubling), rounds=tuple(done))
+
+
+def _hopeless(done: Sequence[Round], policy: Policy) -> bool:
+    """Return whether in every round an arm waited for much of launches so long that no other round would be better."""
+
+    def waited(timed: Round, arm: int) -> bool:
+        pair = timed.intervals_ns[arm]
+        long = min(pair) > FAR * policy.max_interval_ns
+        return long and timed.waited_ns[arm] > policy.busy_wait_share * sum(pair)
+
+    return bool(done) and all(any(waited(timed, arm) for arm in range(len(timed.waited_ns))) for timed in done)
 
 
 def _doubling(arm: Arm, batch: int, policy: Policy, left: Callable[[], float], shortest_ns: float) -> float:

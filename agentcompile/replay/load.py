@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import EvaluationJob, Prepared
 from agentcompile.evaluation.machine import evaluator_of
-from agentcompile.events import Emit, silent
+from agentcompile.events import Emit, StageStarted, silent
 from agentcompile.ir.template import Depth
 from agentcompile.ir.trial import BuildFailed, Disturbed, Rule, reason
 from agentcompile.options import Options
@@ -21,6 +22,7 @@ from agentcompile.runs.stages import stage
 from agentcompile.runs.tables import prompt_lines
 from agentcompile.system.notes import Notes
 from agentcompile.tuning.trial_database import accepted, lengths_key, note_accepted
+from agentcompile.validate.cases import effort
 from agentcompile.validate.endurance import missing_launches
 
 if TYPE_CHECKING:
@@ -33,6 +35,10 @@ _CHOSEN: Mapping[Rule, str] = {
     "isolated": "the fastest by themselves, not tried in the step (choose = isolated)",
 }
 """How a lock's choices were made, for the rules that do not time the whole step."""
+
+
+SAY_S = 10.0
+"""Seconds between two words on how many kernels are validated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +83,7 @@ def rebuilt(
     """
     opened = open_lock(path, options, emit, locked=locked)
     with stage(emit, "rebuild") as say:
-        validated = _validate(opened, options)
+        validated = _validate(opened, options, emit)
         how = opened.lock.policy.choose
         chosen = "" if how == "admitted" else f", {_CHOSEN[how]}"
         kernels = f"{len(opened.jobs)} kernels, {validated} validated now{chosen}"
@@ -89,7 +95,7 @@ def rebuilt(
     return made, Replayed(model=name, kernels=len(opened.jobs), validated=validated)
 
 
-def _validate(opened: OpenedLock, options: Options) -> int:
+def _validate(opened: OpenedLock, options: Options, emit: Emit) -> int:
     """Validate the kernels that were not validated before with this compiler and these tolerances; return their number.
 
     Prefill kernels are validated at every length that there is a program for.
@@ -106,15 +112,26 @@ def _validate(opened: OpenedLock, options: Options) -> int:
         ],
     }
     if any(depths.values()):
-        _prove(depths, opened, options, notes)
+        _prove(depths, opened, options, notes, emit)
     notes.put(lengths, 1)
     return sum(map(len, depths.values()))
 
 
-def _prove(depths: Mapping[Depth, Sequence[EvaluationJob]], opened: OpenedLock, options: Options, notes: Notes) -> None:
+def _prove(
+    depths: Mapping[Depth, Sequence[EvaluationJob]], opened: OpenedLock, options: Options, notes: Notes, emit: Emit
+) -> None:
+    """Build and validate kernels at each depth; say how many there are, and now and then how many are done.
+
+    Raises:
+        AgentCompileError: a kernel does not build (environment), or is wrong (correctness).
+    """
+    total, done, said_s = sum(map(len, depths.values())), 0, time.monotonic()
+    emit(StageStarted(stage="rebuild", detail=f"{total} kernels are built and validated, once on this machine"))
     with evaluator_of(opened.here, options.seed) as evaluator:
         for depth, jobs in depths.items():
-            for job, result in evaluator.prepare(jobs, depth=depth):
+            # Several run beside one another: the longest first, so that none is left to run alone at the end.
+            longest_first = sorted(jobs, key=lambda job: -effort(job.region))
+            for job, result in evaluator.prepare(longest_first, depth=depth):
                 if not isinstance(result, Prepared):
                     text = f"{job.region.name}: {job.candidate.label}: {result.kind} here: {reason(result)}"
                     hint = "compile again on this machine, which leaves such kernels out"
@@ -122,3 +139,7 @@ def _prove(depths: Mapping[Depth, Sequence[EvaluationJob]], opened: OpenedLock, 
                     code = ExitCode.ENVIRONMENT if machine else ExitCode.CORRECTNESS
                     raise AgentCompileError(text, exit_code=code, hint=hint)
                 note_accepted(notes, job, opened.here.target, missing_launches(result.report), depth)
+                done += 1
+                if time.monotonic() - said_s >= SAY_S:
+                    said_s = time.monotonic()
+                    emit(StageStarted(stage="rebuild", detail=f"{done} of {total} kernels are validated"))

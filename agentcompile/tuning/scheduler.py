@@ -27,6 +27,8 @@ PACE_SHARE = 0.5
 """The share of the search's time that first candidates may take; those of regions that a plan needs may take more."""
 CONFIRM_TIMES = 1.5
 """The time to confirm the finalists of a plan's regions, as a multiple of what their first candidates took."""
+LEAST_CONFIRM_TIMES = 0.6
+"""The like where time is short: 0.5 to 0.7 on two cores, quiet or beside two others."""
 FINISH_TIMES = 1.15
 """The like for accepting a plan's kernels and timing its steps: 0.9 to 1.2 on two cores, quiet or beside two others."""
 ACCEPT_TIMES = 0.9
@@ -189,9 +191,10 @@ class TaskScheduler:
         """
         best = {**{task.region.id: self.fallback_ns(task.region) for task in chosen}, **self.best_ns()}
         self._finishing = self._finishing_of(best, self.fallback_ns, self._known_before())
-        if (late := self._finish_s() - self._whole()) > 0:
-            took = f"about {self._finish_s():.0f} s on this machine as it is: {late:.0f} s more than `seconds` leaves"
-            self._emit(Warned(text=f"to accept the kernels of a plan and to time its steps takes {took}"))
+        rest_s = LEAST_CONFIRM_TIMES * self._first_s + self._finish_s()
+        if (late := rest_s - self._whole()) > 0:
+            took = f"about {rest_s:.0f} s on this machine as it is: {late:.0f} s more than `seconds` leaves"
+            self._emit(Warned(text=f"to confirm and accept the kernels of a plan and to time its steps takes {took}"))
         room = {task.region.id: math.sqrt(_room(task, best[task.region.id], self._advised(task))) for task in chosen}
         left, total = max(budget - self._trials.candidates, 0), sum(room.values())
         to_come = total

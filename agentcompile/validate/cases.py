@@ -45,6 +45,7 @@ _REDRAWN = 1 << 24
 
 _WORK = 1e11
 """The pairs of a token and a slot, times heads and their width, that the references of all cases may cost."""
+_OF_A_PAIR = 40  # the FLOPs of a product that take as long as one pair in the references of an attention
 _SHARES = 3  # the lengths of a chunk that have all cases together, where each is accepted with a part of them
 _FEWEST = 3  # the number of cases of a chunk, however long it is
 _OLD = 5  # the slots before a chunk that each kind of past has room in
@@ -160,6 +161,11 @@ def _work(region: Region, length: int) -> float:
 def costly(region: Region) -> bool:
     """Return whether one reference takes seconds: a region is then accepted at this length with a few cases alone."""
     return _FEWEST * _work(region, 1) > _WORK
+
+
+def effort(region: Region) -> float:
+    """Return about how much computing the acceptance of a kernel takes, in FLOPs of a product, to order them by it."""
+    return float(region.cost.flops) + _OF_A_PAIR * _work(region, 1)
 
 
 def _share(region: Region, found: list[Case], depth: Depth) -> list[Case]:

@@ -176,14 +176,20 @@ def test_when_time_is_up_the_shortest_interval_of_the_rounds_is_doubled() -> Non
     assert all(1.7 <= one <= 2.3 for one in taken.clock.doubling)
 
 
-@pytest.mark.parametrize(("step_ns", "runs"), [(20_000_000, 11), (90_000_000, 9), (400_000_000, 8)])
-def test_when_time_is_up_long_steps_are_run_no_oftener_than_an_interval_needs(step_ns: int, runs: int) -> None:
+@pytest.mark.parametrize(
+    ("step_ns", "waited", "runs"),
+    [(20_000_000, 0.5, 11), (90_000_000, 0.5, 9), (400_000_000, 0.0, 8), (400_000_000, 0.05, 8), (400_000_000, 0.5, 4)],
+)
+def test_when_time_is_up_long_steps_are_run_no_oftener_than_an_interval_needs(
+    step_ns: int, waited: float, runs: int
+) -> None:
     asked = list[int]()
 
     class Long:
         def interval(self, batch: int) -> Interval:
             asked.append(batch)
-            return Interval(ns=round(batch**1.6 * step_ns), waited_ns=batch * step_ns)  # doubling looks wrong
+            ns = round(batch**1.6 * step_ns)  # doubling looks wrong
+            return Interval(ns=ns, waited_ns=round(waited * ns))
 
     run_rounds([Long()], rounds=10, policy=POLICY, claim=0.01, seed=0, quantum_ns=90, left=lambda: 0.0)
     assert len(asked) == runs

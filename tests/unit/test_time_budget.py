@@ -17,6 +17,7 @@ from agentcompile.evaluation.stopwatch import Stopwatch
 from agentcompile.evaluation.time_budget import TimeBudget, acceptance_s, any_time, floor_of, part_of
 from agentcompile.events import Event, PlanAdmitted, SearchProgress, StageFinished, StepsTimed, TrialFinished, Warned
 from agentcompile.ir.codec import decode
+from agentcompile.ir.graph import Phase
 from agentcompile.runs.tables import overhead_line, pace_line
 from agentcompile.tuning.pace import Pace
 from tests.unit import fakes
@@ -65,11 +66,11 @@ def test_a_part_of_the_time_ends_when_its_share_is_used() -> None:
     ("left_s", "others", "said"),
     [
         (60, 0, ""),
-        (20, 0, "about 28 s on a quiet machine$"),
+        (20, 0, "about 40 s on a quiet machine$"),
         (60, 2, ""),
         (50, 2, ""),
-        (40, 2, "about 28 s on a quiet machine, 56 s beside the 2 threads of others that run now$"),
-        (20, 1, ", 42 s beside the thread of others that run now$"),
+        (39, 2, "about 40 s on a quiet machine, 80 s beside the 2 threads of others that run now$"),
+        (20, 1, ", 60 s beside the thread of others that run now$"),
         (math.inf, 9, ""),
     ],
 )
@@ -78,6 +79,15 @@ def test_what_a_search_takes_at_least_is_said_as_the_machine_is_now(left_s: floa
     assert bool(text) == bool(said)
     assert re.search(said, text)
     assert not said or "one candidate of each of 20 regions" in text
+
+
+def test_large_kernels_that_will_be_accepted_count_to_what_a_search_takes_at_least() -> None:
+    kernels: list[tuple[Phase, int]] = [("decode", 200_000_000)] * 10
+    assert floor_of(20, 60, 0, 2, "cpu") == floor_of(20, math.inf, 0, 2, "cpu", kernels) == ""
+    text = floor_of(20, 60, 2, 2, "cpu", kernels)
+    said = re.search(r"about (\d+) s on a quiet machine, (\d+) s beside the 2", text)
+    assert said
+    assert 40 < int(said[1]) <= int(said[2]) / 1.9
 
 
 def test_a_search_for_a_gpu_says_how_long_acceptance_takes() -> None:
