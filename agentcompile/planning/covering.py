@@ -46,7 +46,9 @@ def search(
     with stage(emit, "search") as say:
         first = FirstRegions(prepared=prepared, scheduler=scheduler)
         needed, kind = [task.region for task in first.needed(())], prepared.here.target.kind
-        kernels = [(region.regime.phase, region.cost.flops) for region in needed] if _any_chunk(prepared) else []
+        kernels: list[tuple[Phase, int]] = []
+        if _any_chunk(prepared):
+            kernels = [(region.regime.phase, region.cost.flops) for region in needed]
         if least := floor_of(len(needed), budget.searching(), others_running(), cpus_at_once(), kind, kernels):
             emit(Warned(text=least))
         scheduler.evaluate_requests()
