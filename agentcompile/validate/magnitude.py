@@ -7,7 +7,7 @@ a norm's squares from its width. Inputs are raised one after another for as long
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor
@@ -50,6 +50,22 @@ def raised(region: Region, found: dict[str, Tensor], place: float) -> None:
         if size > low:
             found[name] = (found[name].double() * (size / low)).to(found[name].dtype)
             sizes[name] = size
+
+
+def room(region: Region, found: Mapping[str, Tensor], names: Collection[str]) -> int:
+    """Return the largest power of two, at least 0, by which the inputs `names` may be multiplied together.
+
+    `found` has every input of the region. It is 0 where an operator has no bound.
+    """
+    floats = {name: tensor for name, tensor in found.items() if tensor.is_floating_point()}
+    sizes = {name: float(t.abs().nan_to_num(nan=0.0).max()) if t.numel() else 0.0 for name, t in floats.items()}
+    matrices = {node.inputs[1].value for node in region.body.nodes if node.op == "linear"} & found.keys()
+    sums = {name: float(found[name].abs().sum(1, dtype=torch.float32).max()) for name in matrices}
+    tops = [math.log2(_FULL * torch.finfo(found[name].dtype).max / sizes[name]) for name in names if sizes[name]]
+    power = math.floor(min(tops, default=0.0))
+    while power > 0 and not _fits(region, {**sizes, **{n: sizes[n] * 2.0**power for n in names}}, found, sums):
+        power -= 1
+    return max(power, 0)
 
 
 def _fits(region: Region, sizes: Mapping[str, float], found: Mapping[str, Tensor], sums: Mapping[str, float]) -> bool:

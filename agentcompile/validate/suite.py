@@ -32,6 +32,7 @@ from agentcompile.validate.production import House, Late, Quarters
 from agentcompile.validate.prompt_walk import PromptWalker
 from agentcompile.validate.propagate import Drawn, propagate
 from agentcompile.validate.rig import Instruments, Result, Rig, Run, Serial, TestedKernel, other_ways
+from agentcompile.validate.scaling import scaled
 from agentcompile.validate.sweep import Sweeper
 from agentcompile.validate.tally import Tally
 from agentcompile.validate.tolerance import ROUNDOFF, TINY, DeclaredArithmetic, rounding
@@ -181,6 +182,8 @@ class _Suite(TestedKernel):
         if count:
             self._rig.untouched("many rows")
         self._use(0)
+        everyday = Case(style="normal", place=_UNSEEN)
+        count += scaled(self, self._rig, lambda: self._parameters | self._generator.draw(everyday, self._parameters))
         walker, prompts = Walker(self, self._rig, self._parameters), PromptWalker(self, self._parameters, self.chunk)
         count += prompts.walk() if prompts.applies else walker.walk()
         if self.chunk is not None and (each := ChunkLengths(self, self._parameters, self.chunk)).applies:

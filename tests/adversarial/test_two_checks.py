@@ -26,7 +26,7 @@ from tests.adversarial.planted import Planted, plant
 from tests.cpu import jobs
 from tests.kernels.regions_for import region_for
 
-Stage = Literal["first case", "cases", "light cases", "walk", "sweep"]
+Stage = Literal["first case", "cases", "light cases", "scaled", "walk", "sweep"]
 SEEDS = range(7, 47)
 NUMBERS = {"row-rms": "element", "error-ratio": "element"}
 """The checks that compare numbers with bounds, which count as one."""
@@ -37,6 +37,7 @@ NUMERIC: dict[str, tuple[Plot, str, tuple[Stage, ...]]] = {
     "argmax that starts from zero": (CHOOSING, "wrong_none_below_zero", ("light cases",)),
     "argmax that starts from one": (ARGMAX, "wrong_starts_at_zero", ("cases", "light cases", "sweep")),
     "ids wrong above 3000": (TALL, "wrong_above_3000", ("light cases", "sweep")),
+    "residual clamped at 1e4": (RESIDUAL, "wrong_clamps_residual", ("cases", "scaled")),
 }
 """The kernels, and the stages of the suite that refuse each."""
 
@@ -80,6 +81,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Alone:
                 switched.setattr(suite, "cases", first)
             if stage != "light cases":
                 switched.setattr(suite, "many", lambda *_: ())
+            if stage != "scaled":
+                switched.setattr(suite, "scaled", lambda *_: 0)
             if stage != "walk":
                 switched.setattr(suite.Walker, "walk", lambda _: 0)
             if stage != "sweep":
@@ -108,19 +111,6 @@ def test_two_checks_refuse_a_kernel_that_is_wrong_for_few_inputs(fault: str, alo
     found = {stage: alone(planted, entry, stage, seed) for stage in stages}
     assert all(found.values()), found
     assert len({(stage, check) for stage, checks in found.items() for check in checks}) >= 2, found
-
-
-def test_one_check_refuses_a_clamped_residual_for_inputs_of_two_sizes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """No other stage has residuals as large, so this is one check, of cases that are drawn apart."""
-    planted = compiled(RESIDUAL, tmp_path)
-    tried = suite.cases(planted.region, "accept")
-    monkeypatch.setattr(suite._Suite, "everywhere", lambda *_: 0)
-    for style in ("huge", "limit"):
-        own = tuple(case for case in tried if case.style == style)
-        monkeypatch.setattr(suite, "cases", lambda *_, own=own: own)
-        assert refused(planted, "wrong_clamps_residual", 7) == {"element"}
 
 
 @pytest.fixture(scope="module")
