@@ -20,6 +20,8 @@ from agentcompile.lockfile.schema import Lock
 from agentcompile.options import DEFAULT_CONTEXT, SETTINGS, Options, Setting, checkpoint_named, resolve
 from agentcompile.replay.bundling import bundle_lock
 from agentcompile.replay.load import replay_lock
+from agentcompile.runs.progress import State
+from agentcompile.runs.resumed import resumed_options, run_to_resume
 from agentcompile.runs.session import Journal, RunDirectory
 from agentcompile.runs.status import nothing_done
 from agentcompile.system import hub
@@ -69,7 +71,7 @@ class Compiling(TypedDict, total=False):
 
 
 def compile(
-    model: str | Path | torch.nn.Module,
+    model: str | Path | torch.nn.Module = "",
     *,
     out: str | Path | None = None,
     target: str | None = None,
@@ -98,6 +100,7 @@ def compile(
     home: str | Path | None = None,
     save_to: str | Path = "",
     bundle: bool = False,
+    resume: bool = False,
     emit: Emit = silent,
 ) -> Lock:
     """Compile a checkpoint or a module of the decoder protocol, and write its lock to `out`.
@@ -109,13 +112,19 @@ def compile(
     the app show it; `emit` receives them as well. With `bundle` the lock and its sources are written beside it too, as
     one file that outlives their templates. A `review` needs the command line, whose run waits for a person.
 
+    With `resume` the run in `run_dir` goes on, or the newest one that has not finished: of `model`, if that is given.
+    It has the settings that it was started with; nothing that it measured is measured again.
+
     Raises:
         AgentCompileError: an argument is wrong, or compilation failed for a reason that the user can fix.
     """
     given = dict(locals())
     settings = {name: given[name] for name in _SETTINGS if name != "model"}
     together = arguments.switch("bundle", bundle)
-    lock, options = _compile(model, settings, save_to, emit)
+    if arguments.switch("resume", resume):
+        lock, options = _resume(model, settings, emit)
+    else:
+        lock, options = _compile(model, settings, save_to, emit)
     if together:
         bundle_lock(Path(options.out), options, beside(Path(options.out)))
     return lock
@@ -189,8 +198,30 @@ def _compile(
         save_module(model, Path(directory), context or DEFAULT_CONTEXT)
         model = Path(directory)
     flags["model"] = arguments.path("model", model)
+    if not flags["model"]:
+        hint = f"give {LOADABLE.partition(', ')[2]}, a module, or a run_dir to resume"
+        raise AgentCompileError("model: none was named", hint=hint)
     options = resolve(flags, origin="argument").options
     return _run(options, emit, module), options
+
+
+def _resume(model: str | Path | torch.nn.Module, settings: Mapping[str, object], emit: Emit) -> tuple[Lock, Options]:
+    """Let a run that has not finished go on, with its own settings.
+
+    Raises:
+        AgentCompileError: there is none, a setting differs from its own, or its lock waits for a person.
+    """
+    _callable(emit)
+    flags = _flags(settings)
+    if given := arguments.path("model", model):
+        flags["model"] = given
+    asked = resolve(flags, origin="argument").options
+    run = run_to_resume(asked, flags, str)
+    options, state = resumed_options(run, asked, flags, str), run.state()
+    if options.review or state.review is not None:
+        hint = f"agentcompile compile --resume --run-dir {run.path}"
+        raise AgentCompileError(f"resume: the lock of {run.path} waits for a person, who is asked there", hint=hint)
+    return _recorded(run, options, emit, earlier=state), options
 
 
 def _run(options: Options, emit: Emit, module: torch.nn.Module | None = None) -> Lock:
@@ -203,7 +234,21 @@ def _run(options: Options, emit: Emit, module: torch.nn.Module | None = None) ->
 
     if not options.run_dir:
         return compile_model(options, emit, module=module)
-    run = RunDirectory.create(Path(options.run_dir), encode(options))
+    return _recorded(RunDirectory.create(Path(options.run_dir), encode(options)), options, emit, module=module)
+
+
+def _recorded(
+    run: RunDirectory,
+    options: Options,
+    emit: Emit,
+    *,
+    earlier: State | None = None,
+    module: torch.nn.Module | None = None,
+) -> Lock:
+    from agentcompile.control.steering import Steering
+    from agentcompile.pipeline import compile_model
+
+    past, steering = ((), None) if earlier is None else (earlier.trials, Steering(earlier))
     with Journal(run) as journal:
 
         def both(event: Event) -> None:
@@ -211,7 +256,7 @@ def _run(options: Options, emit: Emit, module: torch.nn.Module | None = None) ->
             emit(event)
 
         try:
-            return compile_model(options, both, module=module)
+            return compile_model(options, both, past=past, steering=steering, module=module)
         except AgentCompileError as error:
             if nothing_done(run.state(), error) and run.discard():
                 raise

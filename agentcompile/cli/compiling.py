@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
@@ -17,12 +16,13 @@ from agentcompile.control.review import open_items
 from agentcompile.control.steering import Steering
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.events import Emit, Event, GraphCaptured
-from agentcompile.ir.codec import CodecError, decode, encode
+from agentcompile.ir.codec import encode
 from agentcompile.ir.trial import Kernel
 from agentcompile.lockfile.bundle import beside
 from agentcompile.options import Options, advisor_secret, resolve
 from agentcompile.runs import progress, session, tables
 from agentcompile.runs.folders import resuming
+from agentcompile.runs.resumed import resumed_options, run_to_resume
 from agentcompile.runs.stages import shared
 from agentcompile.runs.status import nothing_done
 from agentcompile.search import strategy_of
@@ -41,9 +41,9 @@ def compile(
     if not resume:
         _needs_model(options)
         flow.check(options)
-    run = _resumed(options, flags) if resume else _new(options)
+    run = run_to_resume(options, flags, _spelled) if resume else _new(options)
     if resume:
-        options = _same(stored_options(run), options, flags)
+        options = resumed_options(run, options, flags, _spelled)
     try:
         return _run(flow, run, options, screen, bundle=bundle)
     except AgentCompileError as error:
@@ -186,46 +186,8 @@ def _new(options: Options) -> session.RunDirectory:
     return session.RunDirectory.create(path, encode(options))
 
 
-def _resumed(options: Options, flags: Mapping[str, object]) -> session.RunDirectory:
-    """Return the run to resume: the one that was named, or the newest that has not finished."""  # noqa: DOC501
-    if options.run_dir:
-        return session.RunDirectory.open(session.standing(options.runs, options.run_dir))
-    for path in reversed(session.runs_in(options.runs)):
-        run = session.RunDirectory(path)
-        with suppress(AgentCompileError):  # a run of another version cannot be resumed
-            same = not flags.get("model") or stored_options(run).model == options.model
-            if same and run.state().status != "finished" and not run.alive():
-                return run
-    raise AgentCompileError(
-        "--resume: no unfinished run", hint="`agentcompile runs list` names the runs; --run-dir takes one"
-    )
-
-
-def stored_options(run: session.RunDirectory) -> Options:
-    """Return the options that the run was started with.
-
-    Raises:
-        AgentCompileError: this version does not understand them (usage).
-    """
-    try:
-        stored: Options = decode(Options, run.options(), "options")
-    except CodecError as error:
-        raise AgentCompileError(
-            f"{run.path / session.OPTIONS}: {error}", hint="start the run again in another folder"
-        ) from error
-    return stored
-
-
-def _same(stored: Options, asked: Options, flags: Mapping[str, object]) -> Options:
-    """Return the run's own options; a flag that differs is refused, because the trials were made with the old value."""  # noqa: DOC501
-    for name, value in flags.items():
-        if value is not None and name not in ("run_dir", "review") and getattr(asked, name) != getattr(stored, name):
-            key = name.replace("_", "-")
-            raise AgentCompileError(
-                f"--{key}: {getattr(asked, name)!r}, but the run to resume has {getattr(stored, name)!r}",
-                hint="leave it out, or start a new run: what was measured is reused from the database",
-            )
-    return replace(stored, review=stored.review or asked.review)
+def _spelled(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _needs_model(options: Options) -> None:

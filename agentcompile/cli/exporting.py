@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from agentcompile import __version__
 from agentcompile.checkpoint.names import is_here
-from agentcompile.cli.compiling import stored_options
 from agentcompile.cli.looking import chosen
 from agentcompile.cli.render import Screen
 from agentcompile.errors import AgentCompileError, ExitCode
@@ -30,6 +29,7 @@ from agentcompile.ir.template import Candidate
 from agentcompile.options import Options, resolve
 from agentcompile.runs import progress, session
 from agentcompile.runs.folders import resuming
+from agentcompile.runs.resumed import stored_options
 
 if TYPE_CHECKING:
     from agentcompile.catalog import Catalog

@@ -8,7 +8,6 @@ from pathlib import Path
 from shlex import quote
 
 from agentcompile.checkpoint.names import is_here
-from agentcompile.cli.compiling import stored_options
 from agentcompile.cli.flow import REAL, Flow
 from agentcompile.cli.looking import named
 from agentcompile.cli.render import Screen
@@ -18,6 +17,7 @@ from agentcompile.ir.codec import encode
 from agentcompile.ir.target import Target
 from agentcompile.options import Options, resolve
 from agentcompile.runs.folders import resuming
+from agentcompile.runs.resumed import stored_options
 from agentcompile.runs.status import status_of
 from agentcompile.runs.tables import amount
 

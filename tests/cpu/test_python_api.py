@@ -16,7 +16,7 @@ import torch
 
 import agentcompile
 from agentcompile.errors import AgentCompileError
-from agentcompile.events import Event, LockWritten, Warned
+from agentcompile.events import Event, LockWritten, TrialFinished, Warned
 from agentcompile.lockfile.files import read_lock
 from agentcompile.runs.session import RunDirectory
 from agentcompile.runtime.model import CompiledModel, Completion
@@ -272,6 +272,45 @@ def test_a_compile_writes_the_lock_with_its_sources_where_it_is_asked_to(
     assert any(part.use == "kernel" for plan in made.plan for part in plan.choices)
     with agentcompile.load(together, model=path, home=warm) as loaded, agentcompile.load(lock, home=warm) as other:
         assert one(loaded, [5, 6, 7], max_new_tokens=4).tokens == one(other, [5, 6, 7], max_new_tokens=4).tokens
+
+
+def test_a_run_that_was_stopped_goes_on_and_measures_nothing_twice(
+    warm: Path, checkpoint: Make, tmp_path: Path
+) -> None:
+    path, run, told = checkpoint("tiny-llama", "fp32"), tmp_path / "run", list[TrialFinished]()
+    how: dict[str, Any] = {"home": warm, "seed": 79}
+    more: dict[str, Any] = {
+        "context": CONTEXT, "threads": flows.THREADS, "choose": "isolated", "seconds": 5,
+        "out": tmp_path / "a.lock.toml",
+    }  # fmt: skip
+
+    def stop(event: Event) -> None:
+        if isinstance(event, TrialFinished):
+            told.append(event)
+            if len(told) == 3:
+                raise CompilesAgain
+
+    with pytest.raises(CompilesAgain):
+        agentcompile.compile(path, **how, **more, run_dir=run, emit=stop)
+    assert not (tmp_path / "a.lock.toml").exists()
+    with pytest.raises(AgentCompileError, match=r"^seed: 80, but the run to resume has 79$"):
+        agentcompile.compile(resume=True, run_dir=run, home=warm, seed=80)
+    with pytest.raises(AgentCompileError, match=r"^resume: no unfinished run$") as none:
+        agentcompile.compile(resume=True, home=tmp_path / "empty")
+    assert "run_dir takes one" in none.value.hint
+    lock = agentcompile.compile(resume=True, run_dir=run, **how)
+    assert lock.plan == read_lock(tmp_path / "a.lock.toml").plan
+    state = RunDirectory.open(run).state()
+    assert (state.status, state.resumed) == ("finished", 1)
+    made = [(trial.candidate.id, trial.fidelity) for trial in state.trials]
+    assert len(made) == len(set(made)) > 3
+    assert made[:3] == [(event.trial.candidate.id, event.trial.fidelity) for event in told]
+
+
+def test_a_compile_of_no_model_says_what_to_give() -> None:
+    with pytest.raises(AgentCompileError, match=r"^model: none was named$") as refused:
+        agentcompile.compile()
+    assert "a checkpoint directory" in refused.value.hint
 
 
 def test_a_run_that_fails_on_its_arguments_leaves_no_folder(tmp_path: Path) -> None:
