@@ -220,7 +220,9 @@ def _resume(model: str | Path | torch.nn.Module, settings: Mapping[str, object],
     options, state = resumed_options(run, asked, flags, str), run.state()
     if options.review or state.review is not None:
         hint = f"agentcompile compile --resume --run-dir {run.path}"
-        raise AgentCompileError(f"resume: the lock of {run.path} waits for a person, who is asked there", hint=hint)
+        raise AgentCompileError(
+            f"resume: the lock of {run.path} waits for review, which needs the command line", hint=hint
+        )
     return _recorded(run, options, emit, earlier=state), options
 
 

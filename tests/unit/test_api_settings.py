@@ -26,7 +26,7 @@ def refused(words: str, call: Any, *arguments: Any, **settings: Any) -> AgentCom
 
 def test_compile_takes_every_setting_of_the_command_line_by_its_name() -> None:
     taken = inspect.signature(agentcompile.compile).parameters
-    assert set(taken) == NAMES | {"save_to", "bundle", "emit"}
+    assert set(taken) == NAMES | {"save_to", "bundle", "resume", "emit"}
     assert all(taken[name].default is None for name in NAMES - {"model"})
     assert set(Compiling.__annotations__) == NAMES - {"model", "out"}
     assert set(WITH_A_LOCK) <= NAMES
