@@ -177,7 +177,7 @@ def _share(region: Region, found: list[Case], depth: Depth) -> list[Case]:
 
 def many(region: Region, seed: int, depth: Depth) -> tuple[Case, ...]:
     """Return many light cases, fresh for every seed: sums half way, table rows, choices, inputs as if trained."""
-    draws = _HALVES if rounds_sums(region) else 0
+    draws = _HALVES if rounds_once(region) else 0
     found = [Case(style="halves", place=at / (_HALVES - 1), weights=-1, light=True) for at in range(draws)]
     table = region.body.table()
     for node in region.body.nodes:
@@ -216,14 +216,15 @@ def _tells_floats(region: Region) -> bool:
     return types == {"fp32"}
 
 
-def rounds_sums(region: Region) -> bool:
-    """Return whether some output is only sums of inputs and narrower than float32.
+def rounds_once(region: Region) -> bool:
+    """Return whether some output is only sums of inputs, or of products of two, and narrower than float32.
 
-    Of small integers, such a sum is equal in every order, and one rounding alone decides what is stored.
+    Of small integers, such a result is equal in every order, and one rounding alone decides what is stored.
     """
     known, made, table = set(region.body.inputs), set[str](), region.body.table()
     for node in region.body.nodes:
-        if node.op in _SUMS and known.issuperset(use.value for use in node.inputs):
+        used = {use.value for use in node.inputs}
+        if (node.op in _SUMS and known.issuperset(used)) or (node.op == "mul" and used <= set(region.body.inputs)):
             known.update(node.outputs)
             made.update(node.outputs)
     return any(use.value in made and table[use.value].dtype in ("bf16", "fp16") for _, use in region.body.outputs)

@@ -43,7 +43,7 @@ def compare(
             tally.add(name, 0.0, 0.0, f"skipped for {port.name}: {reason}")
         elif not reason:
             wrong = int((y.double() != stored.double()).sum())
-            what, how = ("sums", "are not rounded to nearest, halves to even") if halves else ("integers", "differ")
+            what, how = ("results", "are not rounded to nearest, halves to even") if halves else ("integers", "differ")
             tally.add(name, float(wrong), 0.0, f"{drawn.case.name}: {wrong} {what} of {port.name} {how}")
 
 

@@ -19,7 +19,7 @@ from agentcompile.regions.partition import partition
 from agentcompile.validate import DeclaredArithmetic as Declared
 from agentcompile.validate import Instruments, insensitive, selftest, validate
 from agentcompile.validate.arena import GuardedArena, fingerprint, poison
-from agentcompile.validate.cases import cases, rounds_sums
+from agentcompile.validate.cases import cases, rounds_once
 from agentcompile.validate.inputs import Generator
 from agentcompile.validate.propagate import propagate
 from agentcompile.validate.tolerance import ROUNDOFF
@@ -260,10 +260,10 @@ def test_packed_weights_reach_the_kernel_in_their_layout() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize("kind", ["add", "sub", "linear", "linear-merged", "linear-residual", "linear-argmax"])
-def test_a_sum_half_way_goes_to_the_even_neighbour(kind: str, dtype: DType) -> None:
+@pytest.mark.parametrize("kind", ["add", "sub", "mul", "linear", "linear-merged", "linear-residual", "linear-argmax"])
+def test_a_sum_or_product_half_way_goes_to_the_even_neighbour(kind: str, dtype: DType) -> None:
     region = region_for(kind, dtype)
-    assert rounds_sums(region)
+    assert rounds_once(region)
     report = validate(region, Declared(), half_up(region), seed=0, repeats=2, depth="accept")
     assert [check.name for check in report.checks if not check.ok] == ["halves"]
     library = validate(region, Declared(accumulation="library"), half_up(region), seed=0, repeats=2, depth="accept")
@@ -271,8 +271,8 @@ def test_a_sum_half_way_goes_to_the_even_neighbour(kind: str, dtype: DType) -> N
 
 
 def test_no_half_is_asked_for_where_no_sum_is_exact_or_the_result_is_float32() -> None:
-    assert not any(rounds_sums(region_for(kind)) for kind in ("silu-mul", "rmsnorm", "rmsnorm-linear", "embedding"))
-    assert not rounds_sums(region_for("linear", "fp32"))
+    assert not any(rounds_once(region_for(kind)) for kind in ("silu-mul", "rmsnorm", "rmsnorm-linear", "embedding"))
+    assert not rounds_once(region_for("linear", "fp32"))
 
 
 def half_up(region: Region) -> Callable[[Mapping[str, Tensor]], None]:
