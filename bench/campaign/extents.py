@@ -21,7 +21,7 @@ from functools import cached_property
 from agentcompile.ir.graph import ITEM_BYTES
 from agentcompile.ir.region import Port, Region
 from agentcompile.ir.scope import region_dtype
-from agentcompile.validate.cases import rounds_sums
+from agentcompile.validate.cases import rounds_once
 
 TILE = 16
 """The rows of a tile, which kernels compute together."""
@@ -216,7 +216,7 @@ RULES: Mapping[str, Callable[[Asked], int]] = {
     "whole_lines": lambda asked: all(port.numel % _LINE == 0 for port in asked.outputs),
     "few_lines": lambda asked: all(-(-port.numel // _LINE) <= BYTE for port in asked.outputs),
     # No output is a sum of inputs alone, whose single rounding could be observed.
-    "no_sums": lambda asked: not rounds_sums(asked.region),
+    "no_sums": lambda asked: not rounds_once(asked.region),
     # Every share of a matrix begins with its first row; or within its first 128 rows.
     "with_matrices": lambda asked: all(begin == 0 for begin, _ in shares(asked)),
     "among_the_first": lambda asked: all(begin < 128 for begin, _ in shares(asked)),
