@@ -141,8 +141,9 @@ def load(
     """Load a model for generation: `load("lock.toml").generate("def f(")`.
 
     `lock` is a lock or a bundle, and `model` its checkpoint when that is not where the lock records it. Kernels that
-    were not validated before on this machine and toolchain are validated now: seconds at the first time. `emit`
-    receives what drifted, and a warning when the lock's own sources run because the templates here have changed.
+    were not validated before on this machine and toolchain are validated now: seconds at the first time, minutes for
+    the prompts of a GPU, and `emit` is told how many are done. It also receives what drifted, and a warning when the
+    lock's own sources run because the templates here have changed.
 
     `lock` may also be a checkpoint directory, a GGUF file or `preset:NAME`, with any of the settings of `compile`. It
     is compiled the first time: as long as `seconds` allows (15 minutes by default), and after that the whole-model

@@ -12,6 +12,7 @@ from agentcompile.ir.target import Ceiling, Residency
 from agentcompile.ir.template import Candidate, Depth, Source, Template
 from agentcompile.ir.timing import Timing
 from agentcompile.ir.trial import Death, NumericReport, Verdict
+from agentcompile.validate.cases import effort
 from agentcompile.worker import protocol as p
 
 
@@ -64,6 +65,11 @@ class Failed:
 
     at: int
     verdict: Death
+
+
+def longest_first(jobs: Iterable[EvaluationJob]) -> list[EvaluationJob]:
+    """Return jobs in the order in which they are accepted side by side: none is left to run alone at the end."""
+    return sorted(jobs, key=lambda job: -effort(job.region))
 
 
 class Evaluator(Protocol):

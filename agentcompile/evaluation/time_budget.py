@@ -128,10 +128,10 @@ def floor_of(
     that run now. `kernels` are those that a plan may have, by their phases and FLOPs: they will be accepted.
     """
     slower, rules = (cores + others) / cores, backend_of(kind).time
-    quiet_s, now_s = rules.region_s * regions, rules.region_s * regions * slower
-    if kernels and left_s < math.inf:
-        accept_s = acceptance_s(kernels, 0, cores)
-        quiet_s, now_s = quiet_s + accept_s, now_s + accept_s * slower
+    if left_s == math.inf:
+        return ""
+    quiet_s = rules.region_s * regions + (acceptance_s(kernels, 0, cores) if kernels else 0.0)
+    now_s = quiet_s * slower
     if left_s >= max(1.5 * HEAD_S * regions * slower, rules.searched * now_s):
         return ""
     took = f"about {quiet_s:.0f} s on a quiet machine"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from agentcompile.backends import backend_of
 from agentcompile.errors import AgentCompileError, ExitCode
 from agentcompile.evaluation.evaluator import EvaluationJob, Prepared
+from agentcompile.evaluation.jobs import longest_first
 from agentcompile.evaluation.machine import evaluator_of
 from agentcompile.events import Emit, StageStarted, silent
 from agentcompile.ir.template import Depth
@@ -22,7 +23,6 @@ from agentcompile.runs.stages import stage
 from agentcompile.runs.tables import prompt_lines
 from agentcompile.system.notes import Notes
 from agentcompile.tuning.trial_database import accepted, lengths_key, note_accepted
-from agentcompile.validate.cases import effort
 from agentcompile.validate.endurance import missing_launches
 
 if TYPE_CHECKING:
@@ -129,9 +129,7 @@ def _prove(
     emit(StageStarted(stage="rebuild", detail=f"{total} kernels are built and validated, once on this machine"))
     with evaluator_of(opened.here, options.seed) as evaluator:
         for depth, jobs in depths.items():
-            # Several run beside one another: the longest first, so that none is left to run alone at the end.
-            longest_first = sorted(jobs, key=lambda job: -effort(job.region))
-            for job, result in evaluator.prepare(longest_first, depth=depth):
+            for job, result in evaluator.prepare(longest_first(jobs), depth=depth):
                 if not isinstance(result, Prepared):
                     text = f"{job.region.name}: {job.candidate.label}: {result.kind} here: {reason(result)}"
                     hint = "compile again on this machine, which leaves such kernels out"

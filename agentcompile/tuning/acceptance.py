@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from agentcompile.control.steering import Steering
 from agentcompile.evaluation.evaluator import EvaluationJob, Evaluator, Prepared
+from agentcompile.evaluation.jobs import longest_first
 from agentcompile.events import Emit, RoundsProgress, TrialFinished, Warned
 from agentcompile.ir.target import Target
 from agentcompile.ir.template import Candidate, Depth
@@ -19,7 +20,6 @@ from agentcompile.tuning.jobs import JobMaker
 from agentcompile.tuning.run_trials import RunTrials
 from agentcompile.tuning.tasks import TuneTask
 from agentcompile.tuning.trial_database import TrialDatabase, accepted, missing_of, note_accepted, trial_of
-from agentcompile.validate.cases import effort
 from agentcompile.validate.endurance import GENERATION, missing_launches
 
 
@@ -82,9 +82,7 @@ class Acceptance:
 
     def _failures(self, jobs: Sequence[EvaluationJob], depth: Depth = "accept") -> list[Trial]:
         """Validate the kernels that no earlier run accepted, and return the trials of those that failed."""
-        fresh = [job for job in jobs if not accepted(self._notes, job, self._target, depth)]
-        # Several run beside one another: the longest first, so that none is left to run alone at the end.
-        fresh.sort(key=lambda job: -effort(job.region))
+        fresh = longest_first(job for job in jobs if not accepted(self._notes, job, self._target, depth))
         failed: list[Trial] = []
         for done, (job, result) in enumerate(self._evaluator.prepare(self._steering.held(fresh), depth=depth)):
             self._emit(RoundsProgress(region=job.region.id, done=done, total=len(fresh)))

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
+from agentcompile.ir.graph import Graph
 from agentcompile.ir.region import Region
 from agentcompile.ops.reference import DTYPES
 
@@ -26,20 +27,12 @@ def raised(region: Region, found: dict[str, Tensor], place: float) -> None:
 
     Regions with an operator that has no bound stay as they are, as do attention's queries and keys.
     """
-    table = region.body.table()
     kept = {use.value for node in region.body.nodes if node.op == "rope" for use in node.inputs}
-    names = [
-        name
-        for name in region.body.inputs
-        if table[name].role == "activation" and found[name].is_floating_point() and name not in kept
-    ]
+    names = [name for name in activations(region.body) if name not in kept]
     if not names:
         return
     first = round(place * (len(names) - 1))
-    floats = {name: tensor for name, tensor in found.items() if tensor.is_floating_point()}
-    sizes = {name: float(t.abs().nan_to_num(nan=0.0).max()) if t.numel() else 0.0 for name, t in floats.items()}
-    matrices = {node.inputs[1].value for node in region.body.nodes if node.op == "linear"} & found.keys()
-    sums = {name: float(found[name].abs().sum(1, dtype=torch.float32).max()) for name in matrices}
+    sizes, sums = _measured(region, found)
     for name in (*names[first:], *names[:first]):
         if sizes[name] == 0.0:
             continue
@@ -57,15 +50,28 @@ def room(region: Region, found: Mapping[str, Tensor], names: Collection[str]) ->
 
     `found` has every input of the region. It is 0 where an operator has no bound.
     """
-    floats = {name: tensor for name, tensor in found.items() if tensor.is_floating_point()}
-    sizes = {name: float(t.abs().nan_to_num(nan=0.0).max()) if t.numel() else 0.0 for name, t in floats.items()}
-    matrices = {node.inputs[1].value for node in region.body.nodes if node.op == "linear"} & found.keys()
-    sums = {name: float(found[name].abs().sum(1, dtype=torch.float32).max()) for name in matrices}
+    sizes, sums = _measured(region, found)
     tops = [math.log2(_FULL * torch.finfo(found[name].dtype).max / sizes[name]) for name in names if sizes[name]]
     power = math.floor(min(tops, default=0.0))
     while power > 0 and not _fits(region, {**sizes, **{n: sizes[n] * 2.0**power for n in names}}, found, sums):
         power -= 1
     return max(power, 0)
+
+
+def activations(body: Graph) -> list[str]:
+    """Return the names of a region's activations in floating point."""
+    table = body.table()
+    return [
+        name for name in body.inputs if table[name].role == "activation" and DTYPES[table[name].dtype].is_floating_point
+    ]
+
+
+def _measured(region: Region, found: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the largest magnitude of each floating-point input, and the largest absolute sum of a matrix's rows."""
+    floats = {name: tensor for name, tensor in found.items() if tensor.is_floating_point()}
+    sizes = {name: float(t.abs().nan_to_num(nan=0.0).max()) if t.numel() else 0.0 for name, t in floats.items()}
+    matrices = {node.inputs[1].value for node in region.body.nodes if node.op == "linear"} & found.keys()
+    return sizes, {name: float(found[name].abs().sum(1, dtype=torch.float32).max()) for name in matrices}
 
 
 def _fits(region: Region, sizes: Mapping[str, float], found: Mapping[str, Tensor], sums: Mapping[str, float]) -> bool:

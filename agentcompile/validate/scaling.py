@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from agentcompile.ir.graph import Graph, Node
-from agentcompile.ops.reference import DTYPES
 from agentcompile.validate.arena import POISONS
-from agentcompile.validate.magnitude import room
+from agentcompile.validate.magnitude import activations, room
 from agentcompile.validate.rig import Rig, TestedKernel
 
 _RAISED = 14
@@ -40,7 +39,7 @@ def scaled(of: TestedKernel, rig: Rig, draw: Callable[[], Mapping[str, Tensor]])
         most = room(of.region, inputs, names)
         lowest = [_LOWERED] if all(inputs[name].dtype != torch.float16 for name in names) else []
         for power in [*sorted({most, min(most, _RAISED)} - {0}), *lowest]:
-            rig.load({name: torch.ldexp(inputs[name].double(), _power(power)).to(inputs[name].dtype) for name in names})
+            rig.load({name: (inputs[name].double() * 2.0**power).to(inputs[name].dtype) for name in names})
             where = f"{', '.join(names)} times 2^{power}"
             result = rig.launch([], POISONS[count % len(POISONS)], where).tensors
             for port, made in result.items():
@@ -55,7 +54,7 @@ def _claim(of: TestedKernel, port: str, base: Tensor, made: Tensor, power: int, 
     if not base.is_floating_point():
         of.tally.claim("scaled", torch.equal(base, made), f"{where}: {port} is another one")
         return
-    wanted = torch.ldexp(base.double(), _power(power))
+    wanted = base.double() * 2.0**power
     tiny = torch.finfo(made.dtype).tiny
     told = (base.double().abs() >= tiny) & (wanted.abs() >= tiny)
     wrong = told & (made.double() != wanted)
@@ -65,23 +64,12 @@ def _claim(of: TestedKernel, port: str, base: Tensor, made: Tensor, power: int, 
     of.tally.claim("scaled", not bool(wrong.any()), text)
 
 
-def _power(power: int) -> Tensor:
-    return torch.tensor(power, dtype=torch.int32)
-
-
-def _activations(body: Graph) -> list[str]:
-    table = body.table()
-    return [
-        name for name in body.inputs if table[name].role == "activation" and DTYPES[table[name].dtype].is_floating_point
-    ]
-
-
 def _followed(body: Graph) -> Iterator[tuple[tuple[str, ...], Mapping[str, int]]]:
     """Yield activations that may be scaled together, and by how many times that power each output then is.
 
     They are all of them, and each alone; only where every output follows, an index by staying the same.
     """
-    names = _activations(body)
+    names = activations(body)
     for some in dict.fromkeys([tuple(names), *((name,) for name in names)]):
         degrees = _degrees(body, some)
         found = {name: degrees.get(use.value) for name, use in body.outputs}

@@ -215,7 +215,7 @@ RULES: Mapping[str, Callable[[Asked], int]] = {
     # Every output has a whole number of lines; or a number of lines that fits a signed byte.
     "whole_lines": lambda asked: all(port.numel % _LINE == 0 for port in asked.outputs),
     "few_lines": lambda asked: all(-(-port.numel // _LINE) <= BYTE for port in asked.outputs),
-    # No output is a sum of inputs alone, whose single rounding could be observed.
+    # No output is a sum or product of inputs alone, whose single rounding could be observed.
     "no_sums": lambda asked: not rounds_once(asked.region),
     # Every share of a matrix begins with its first row; or within its first 128 rows.
     "with_matrices": lambda asked: all(begin == 0 for begin, _ in shares(asked)),

@@ -93,18 +93,20 @@ def run(arguments: Sequence[str]) -> int:
         vocab = int(json.loads((build.model / "config.json").read_text(encoding="utf-8"))["vocab_size"])
         texts = {length: prompt(build.model, vocab, asked.seed, length) for length in prompts}
         ceiling, rounds = _ceiling(machine, asked.seed), dict[int, Rounds]()
+        summaries = dict[str, dict[str, Any]]()
+        found = {
+            "model": name_of(build.model),
+            "lock": content_hash(read_lock(build.lock)),
+            "threads": build.threads,
+            "rates": {"read_bytes_per_s": ceiling.dram_bytes_per_s, "flops_per_s": ceiling.flops_per_s},
+            "reasons": reasons,
+            "memory": {arm.name: arm.facts.get("memory_bytes") for arm in arms},
+            "floor_ms": {str(one): round(least.floor_s(one, ceiling) * 1e3, 4) for one in prompts if least},
+            "prompts": summaries,
+        }
         for length in prompts:
             rounds[length] = _rounds(arms, length, texts[length], asked.rounds, asked.seed, reasons)
-            found = {
-                "model": name_of(build.model),
-                "lock": content_hash(read_lock(build.lock)),
-                "threads": build.threads,
-                "rates": {"read_bytes_per_s": ceiling.dram_bytes_per_s, "flops_per_s": ceiling.flops_per_s},
-                "reasons": reasons,
-                "memory": {arm.name: arm.facts.get("memory_bytes") for arm in arms},
-                "floor_ms": {str(one): round(least.floor_s(one, ceiling) * 1e3, 4) for one in prompts if least},
-                "prompts": {str(one): _summary(some) for one, some in rounds.items()},
-            }
+            summaries[str(length)] = _summary(rounds[length])
             write_record(asked.out, ["firsts", *arguments], begun, machine.target, found)
             print(f"{length} tokens: timed, {len(prompts) - len(rounds)} lengths left", flush=True)
     finally:
