@@ -122,6 +122,9 @@ def compile(
     settings = {name: given[name] for name in _SETTINGS if name != "model"}
     together = arguments.switch("bundle", bundle)
     if arguments.switch("resume", resume):
+        if save_to:
+            text = f"save_to: {arguments.shown(save_to)}: a run that goes on has its model's weights already"
+            raise AgentCompileError(text, hint="leave save_to out; model may be the directory that it was")
         lock, options = _resume(model, settings, emit)
     else:
         lock, options = _compile(model, settings, save_to, emit)

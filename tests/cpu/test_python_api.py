@@ -313,6 +313,13 @@ def test_a_compile_of_no_model_says_what_to_give() -> None:
     assert "a checkpoint directory" in refused.value.hint
 
 
+def test_a_run_that_goes_on_saves_no_weights_again(tmp_path: Path) -> None:
+    with pytest.raises(AgentCompileError, match=r"^save_to: .*: a run that goes on has its model") as refused:
+        agentcompile.compile(resume=True, save_to=tmp_path / "other", home=tmp_path)
+    assert "leave save_to out" in refused.value.hint
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_run_that_fails_on_its_arguments_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(AgentCompileError, match="nowhere"):
         agentcompile.compile(tmp_path / "nowhere", run_dir=tmp_path / "run", home=tmp_path)
