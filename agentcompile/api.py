@@ -121,13 +121,8 @@ def compile(
     given = dict(locals())
     settings = {name: given[name] for name in _SETTINGS if name != "model"}
     together = arguments.switch("bundle", bundle)
-    if arguments.switch("resume", resume):
-        if save_to:
-            text = f"save_to: {arguments.shown(save_to)}: a run that goes on has its model's weights already"
-            raise AgentCompileError(text, hint="leave save_to out; model may be the directory that it was")
-        lock, options = _resume(model, settings, emit)
-    else:
-        lock, options = _compile(model, settings, save_to, emit)
+    made_by = _resume if arguments.switch("resume", resume) else _compile
+    lock, options = made_by(model, settings, save_to, emit)
     if together:
         bundle_lock(Path(options.out), options, beside(Path(options.out)))
     return lock
@@ -145,8 +140,8 @@ def load(
 
     `lock` is a lock or a bundle, and `model` its checkpoint when that is not where the lock records it. Kernels that
     were not validated before on this machine and toolchain are validated now: seconds at the first time, minutes for
-    the prompts of a GPU, and `emit` is told how many are done. It also receives what drifted, and a warning when the
-    lock's own sources run because the templates here have changed.
+    the prompts of a GPU. `emit` receives how many are done, what drifted, and a warning when the lock's own sources run
+    because the templates here have changed.
 
     `lock` may also be a checkpoint directory, a GGUF file or `preset:NAME`, with any of the settings of `compile`. It
     is compiled the first time: as long as `seconds` allows (15 minutes by default), and after that the whole-model
@@ -209,13 +204,18 @@ def _compile(
     return _run(options, emit, module), options
 
 
-def _resume(model: str | Path | torch.nn.Module, settings: Mapping[str, object], emit: Emit) -> tuple[Lock, Options]:
+def _resume(
+    model: str | Path | torch.nn.Module, settings: Mapping[str, object], save_to: str | Path, emit: Emit
+) -> tuple[Lock, Options]:
     """Let a run that has not finished go on, with its own settings.
 
     Raises:
         AgentCompileError: there is none, a setting differs from its own, or its lock waits for a person.
     """
     _callable(emit)
+    if directory := arguments.path("save_to", save_to):
+        text = f"save_to: {arguments.shown(directory)}: a run that goes on has its model's weights already"
+        raise AgentCompileError(text, hint="leave save_to out; model may be the directory that it was")
     flags = _flags(settings)
     if given := arguments.path("model", model):
         flags["model"] = given

@@ -38,8 +38,7 @@ def attention(ctx: Context, operands: tuple[Bounded, ...]) -> Bounded:
         masks, step = visible.repeat(group, 1), max(1, most // (visible.shape[1] * width))
         ends = (at + 1).clamp(max=visible.shape[1]).tolist() * group
         together = max(1, step // len(masks))  # the KV heads whose queries all fit into one block
-        for first in range(0, k_cache.shape[1], together):
-            heads = slice(first, min(first + together, k_cache.shape[1]))
+        for heads in (slice(first, first + together) for first in range(0, k_cache.shape[1], together)):
             k, v = (_visible(ctx, operands, index, (b, heads), visible) for index in (1, 2))
             rows = _queries(operands[0], b, heads, group)
             for block in (slice(start, start + step) for start in range(0, len(masks), step)):
